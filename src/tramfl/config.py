@@ -1,0 +1,205 @@
+"""Scenario files: TOML in, frozen settings out, and errors that name the key. Imports only notation.
+
+A scenario says what is trained, where the data lies, how loaded the nodes are, and when to stop.
+Every field has the paper's value as its default; `docs/scenarios.md` explains each.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+import tomli_w
+from msgspec import Meta, Struct, field
+
+from tramfl.notation import PAPER_VARIANCE_LIMIT, BadInput
+
+Positive = Annotated[float, Meta(gt=0)]
+NotNegative = Annotated[float, Meta(ge=0)]
+Whole = Annotated[int, Meta(ge=1)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
+Share = tuple[Annotated[float, Meta(gt=0, le=1)], Annotated[float, Meta(gt=0, le=1)]]
+
+
+class Partition(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How the training data is divided among the nodes."""
+
+    layout: str = "5-uneven"
+    """A layout of the paper (3, 5, 10, 5-uneven) or iid, dirichlet, shard, pathological."""
+    nodes: Whole | None = None
+    """How many nodes; the paper's layouts know it themselves."""
+    alpha: Positive = 0.5
+    """Concentration of the Dirichlet distribution: small means uneven."""
+    shards_per_node: Whole = 2
+    classes_per_node: Whole = 2
+    validation_share: Annotated[float, Meta(ge=0, lt=1)] = 0.1
+    """Part of each label's samples that a node keeps aside to measure its local loss."""
+
+
+class LoadModel(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What compute and bandwidth the nodes can spare, round by round."""
+
+    kind: Literal["uniform", "constant", "ar1", "replay"] = "uniform"
+    flops: Positive | tuple[Positive, ...] = 10e12
+    """r_i: FLOPS of each node when idle (one number for all, or one per node)."""
+    bandwidth: Positive = 200e6
+    """b_ij: bit/s of a free link."""
+    compute_share: Share = (0.01, 1.0)
+    """Range of u_i^k."""
+    bandwidth_share: Share = (0.005, 1.0)
+    """Range of u_ij^k."""
+    memory: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    """ar1: correlation between one round's load and the next."""
+    trace: str | None = None
+    """replay: a rounds.jsonl to take the loads from."""
+
+
+class Cost(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the virtual clock charges; computed from the model where not given."""
+
+    flops_per_sample: Positive | None = None
+    model_bits: Positive | None = None
+
+
+class Training(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The network and its optimiser."""
+
+    network: str = "auto"
+    """auto (by data set), digits-mlp, mnist-cnn, resnet18, or package.module:factory."""
+    weights: str | None = None
+    """A .safetensors or .pth file to start from."""
+    image_size: Whole | None = None
+    """Scale images to this many pixels a side before training."""
+    batch_size: Whole = 32
+    learning_rate: Positive = 0.001
+    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    carry_momentum: bool = False
+    """Send the optimiser's state along with the model; the hop grows accordingly."""
+    device: str = "auto"
+
+
+class Evaluation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """When and on how much the model is tested; never charged to the virtual clock."""
+
+    every: Whole = 1
+    """Test after every so many trained rounds."""
+    subset: Whole = 1000
+    """Test samples looked at first; the full set confirms a target."""
+
+
+class Budget(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """When a run ends: at the last target or at the first limit."""
+
+    targets: tuple[Fraction, ...] = ()
+    rounds: Whole | None = None
+    seconds: Positive | None = None
+    """Virtual seconds."""
+    samples: Whole | None = None
+
+
+class Scenario(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Everything that determines a run."""
+
+    name: str = "custom"
+    dataset: str = "digits"
+    policy: str = "load-aware"
+    seed: Annotated[int, Meta(ge=0)] = 0
+    variance_limit: NotNegative = PAPER_VARIANCE_LIMIT
+    """V."""
+    wait_seconds: Positive = 1.0
+    """H: how long a skipped round waits."""
+    partition: Partition = field(default_factory=Partition)
+    loads: LoadModel = field(default_factory=LoadModel)
+    cost: Cost = field(default_factory=Cost)
+    training: Training = field(default_factory=Training)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    budget: Budget = field(default_factory=Budget)
+
+
+S = TypeVar("S", bound=Struct)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The table a TOML file holds, or BadInput that names the file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadInput(f"{path}: there is no such file.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} cannot be read as text: {error}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"{path} is not valid TOML: {error}.") from None
+
+
+def settings_from(table: dict[str, Any], kind: type[S], source: str) -> S:
+    """`table` as settings of `kind`; an error names `source`, the key and what would be right."""
+    try:
+        return msgspec.convert(table, kind, strict=True)
+    except msgspec.ValidationError as error:
+        raise BadInput(f"{source}: {_explain(str(error), kind)}") from None
+
+
+def override(table: dict[str, Any], assignment: str) -> dict[str, Any]:
+    """`table` with one `key.path=value` of `--set` applied; the value is read as TOML, else as text."""
+    key, equals, text = assignment.partition("=")
+    if not equals or not key.strip():
+        raise BadInput(f"--set {assignment}: write it as key=value, for example --set training.batch_size=64.")
+    try:
+        value = tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    changed = dict(table)
+    place = changed
+    *parents, last = key.strip().split(".")
+    for parent in parents:
+        inner = place.get(parent, {})
+        if not isinstance(inner, dict):
+            raise BadInput(f"--set {assignment}: `{parent}` is a value, not a table.")
+        place[parent] = place = dict(inner)
+    place[last] = value
+    return changed
+
+
+def as_toml(settings: Struct) -> str:
+    """Settings as TOML that reads back to the same settings; unset keys are left out."""
+    return tomli_w.dumps(as_table(settings))
+
+
+def as_table(settings: Struct) -> dict[str, Any]:
+    """Settings as plain values, without the keys that are None (TOML has no null)."""
+    table: dict[str, Any] = msgspec.to_builtins(settings)
+    return _without_none(table)
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_none(v) for k, v in value.items() if v is not None}
+    return value
+
+
+def _explain(message: str, kind: type[Struct]) -> str:
+    """msgspec's message as a sentence that leads with the key and lists the keys there are."""
+    match = re.fullmatch(r"(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?", message)
+    assert match is not None
+    what, path = match["what"], match["path"] or ""
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", what):
+        name = unknown[1]
+        known = _keys_at(kind, path)
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean `{close[0]}`?" if close else f"the keys here are {', '.join(known)}."
+        return f"unknown key `{f'{path}.{name}' if path else name}`; {hint}"
+    if missing := re.fullmatch(r"Object missing required field `(.*)`", what):
+        return f"key `{f'{path}.{missing[1]}' if path else missing[1]}` is missing."
+    return f"key `{path}`: {what[0].lower()}{what[1:]}." if path else f"{what}."
+
+
+def _keys_at(kind: type[Struct], path: str) -> list[str]:
+    for part in filter(None, re.sub(r"\[.*?\]", "", path).split(".")):
+        hint = {f.name: f.type for f in msgspec.structs.fields(kind)}[part]
+        structs = [t for t in (hint, *getattr(hint, "__args__", ())) if isinstance(t, type) and issubclass(t, Struct)]
+        kind = structs[0]
+    return list(kind.__struct_fields__)

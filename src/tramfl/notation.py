@@ -1,0 +1,142 @@
+"""The paper's symbols as typed values. Imports nothing of tramfl.
+
+A node is a number, its place in the federation's list of nodes; a label is a number, its place in
+the list of labels. Every value here is frozen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct, field
+from numpy.typing import NDArray
+
+NodeId = int
+Digest = str
+Counts = NDArray[np.int64]
+Reals = NDArray[np.float64]
+
+PAPER_VARIANCE_LIMIT = 10_000.0
+"""V of the paper's experiments."""
+
+
+class BadInput(ValueError):
+    """What a user gave cannot be used; the message is one sentence that says what would be right."""
+
+
+class ModelCost(Struct, frozen=True):
+    """What one model costs to train and to send."""
+
+    flops_per_sample: float
+    """M: FLOPs of forward plus backward for one sample."""
+    model_bits: float
+    """D_M: size of the serialised weights, in bits."""
+
+
+class Loads(Struct, frozen=True):
+    """What every node can spare in one round, as the holder learnt it."""
+
+    flops: tuple[float, ...]
+    """r_i^k: FLOPS node i can give; NaN where node i did not report."""
+    bandwidth: tuple[float, ...]
+    """b_ij^k: bit/s from the holder to node i; infinite to itself, NaN where node i did not report."""
+
+    @property
+    def reporting(self) -> tuple[NodeId, ...]:
+        """The nodes that reported, and so may be chosen."""
+        return tuple(i for i, flops in enumerate(self.flops) if not math.isnan(flops))
+
+    def without(self, nodes: frozenset[NodeId]) -> Loads:
+        """The same loads as if `nodes` had not reported."""
+        if not nodes:
+            return self
+        return Loads(
+            tuple(math.nan if i in nodes else v for i, v in enumerate(self.flops)),
+            tuple(math.nan if i in nodes else v for i, v in enumerate(self.bandwidth)),
+        )
+
+
+class Ledger(Struct, frozen=True):
+    """What has been trained so far: the history every decision starts from."""
+
+    used: tuple[int, ...]
+    """Samples of each label used in rounds 1..k."""
+    seconds: float = 0.0
+    """T_total after k rounds."""
+    round: int = 0
+    """k: rounds done, skipped ones included."""
+
+    @classmethod
+    def empty(cls, labels: int) -> Ledger:
+        """The ledger before the first round."""
+        return cls((0,) * labels)
+
+    @property
+    def samples(self) -> int:
+        """S_total: samples trained so far, over all labels."""
+        return sum(self.used)
+
+    @property
+    def label_variance(self) -> float:
+        """Variance over the labels of the samples used, the quantity V bounds."""
+        return label_variance(self.used)
+
+    def after(self, samples: Sequence[int], seconds: float) -> Ledger:
+        """The ledger once a round of `seconds` has trained `samples` (all zero if it was skipped)."""
+        used = tuple(a + s for a, s in zip(self.used, samples, strict=True))
+        return Ledger(used, self.seconds + seconds, self.round + 1)
+
+
+class Candidate(Struct, frozen=True):
+    """What a policy weighed for one node."""
+
+    node: NodeId
+    samples: int
+    """S*: the samples this node would train."""
+    compute_seconds: float
+    """Predicted T_comp."""
+    transfer_seconds: float
+    """Predicted T_comm."""
+    score: float
+    """O3(S*): samples per second of the whole run if this node trains."""
+    score_of_waiting: float
+    """O3(0): the same if nobody trains this round."""
+    label_variance: float
+    """Variance over labels after this round, had this node trained."""
+    feasible: bool
+    """Whether that variance is within V."""
+
+
+class Decision(Struct, frozen=True):
+    """Who trains next, on what, and why."""
+
+    policy: str
+    node: NodeId | None
+    """i^k, or None where the round is skipped."""
+    samples: tuple[int, ...]
+    """l_ic x_ic: samples of each label to train on."""
+    compute_seconds: float
+    """Predicted T_comp."""
+    transfer_seconds: float
+    """Predicted T_comm."""
+    idle_seconds: float
+    """T_idle: H where the round is skipped."""
+    reason: str
+    """Why this node, or why nobody, in one sentence."""
+    candidates: tuple[Candidate, ...] = ()
+    unreachable_labels: tuple[int, ...] = field(default=())
+    """Labels that no reporting node holds; they left the variance constraint."""
+
+    @property
+    def round_seconds(self) -> float:
+        """Predicted T_round."""
+        return self.compute_seconds + self.transfer_seconds + self.idle_seconds
+
+
+def label_variance(used: Sequence[int]) -> float:
+    """Population variance of whole counts, free of cancellation whatever their size."""
+    labels = len(used)
+    total = sum(used)
+    return (labels * sum(a * a for a in used) - total * total) / (labels * labels)

@@ -1,0 +1,139 @@
+"""The run's record: one row a round, as JSON lines; what reports, figures and the dashboard read.
+
+Durable and append-only: a row is whole or absent. Imports only notation and circulation.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct, field
+
+from tramfl.notation import BadInput, Candidate, ModelCost, NodeId
+
+CONFIG_FILE = "config.toml"
+ROUNDS_FILE = "rounds.jsonl"
+SUMMARY_FILE = "summary.json"
+MODEL_FILE = "model.safetensors"
+
+
+class RowLoads(Struct, frozen=True):
+    """The loads the decision was made from; null where a node did not report."""
+
+    flops: tuple[float | None, ...]
+    bandwidth: tuple[float | None, ...]
+    """From the holder to each node; null to itself."""
+
+
+class RowDecision(Struct, frozen=True):
+    """What was decided, what was weighed and why."""
+
+    policy: str
+    reason: str
+    predicted_seconds: float
+    candidates: tuple[Candidate, ...]
+    unreachable_labels: tuple[int, ...] = ()
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """One round."""
+
+    round: int
+    epoch: int = 1
+    holder: NodeId
+    """Who held the model before the round."""
+    node: NodeId | None
+    """Who trained, or null where the round was skipped."""
+    samples: tuple[int, ...]
+    loads: RowLoads
+    compute_seconds: float
+    transfer_seconds: float
+    idle_seconds: float
+    lost_seconds: float = 0.0
+    """Spent on attempts that failed; 0 unless something went wrong."""
+    total_seconds: float
+    used: tuple[int, ...]
+    """Samples of each label used up to and with this round."""
+    label_variance: float
+    decision: RowDecision
+    test_accuracy: float | None = None
+    test_loss: float | None = None
+    validation_loss: float | None = None
+    """On the held-back samples of the node that trained."""
+
+
+class Summary(Struct, frozen=True, kw_only=True):
+    """What a run came to."""
+
+    scenario: str
+    policy: str
+    seed: int
+    status: str
+    """finished, or interrupted."""
+    rounds: int
+    skipped_rounds: int
+    samples: int
+    total_seconds: float
+    compute_seconds: float
+    transfer_seconds: float
+    idle_seconds: float
+    label_variance: float
+    """At the end of the run."""
+    largest_label_variance: float
+    """Over all rounds."""
+    seconds_to_target: dict[str, float | None] = field(default_factory=dict)
+    test_accuracy: float | None = None
+    """As measured last."""
+    cost: ModelCost
+
+
+class RowWriter:
+    """Appends rows to a file, each one flushed as a whole line."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab")
+        self._encode = msgspec.json.Encoder().encode
+
+    def write(self, row: Row) -> None:
+        """Append one row."""
+        self._file.write(self._encode(row) + b"\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Make what was written durable."""
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """The rows of a file; a last line cut short by a crash is left out, any other bad line is named."""
+    decoder = msgspec.json.Decoder(Row)
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}.") from None
+    whole, _tail = lines[:-1], lines[-1]
+    for number, line in enumerate(whole, start=1):
+        try:
+            yield decoder.decode(line)
+        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+            raise BadInput(f"{path}, line {number}, is not a round's row: {error}.") from None
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file as a whole: a reader sees the old content or the new, never a part."""
+    part = path.with_name(path.name + ".part")
+    with part.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+
+
+def keep_whole_rows(path: Path, rows: Iterable[Row]) -> None:
+    """Rewrite `path` with `rows` alone, dropping a half-written tail before a run goes on."""
+    encode = msgspec.json.Encoder().encode
+    write_atomically(path, b"".join(encode(row) + b"\n" for row in rows))
