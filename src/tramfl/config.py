@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 import tomli_w
@@ -18,7 +20,7 @@ from msgspec import Meta, Struct, field
 
 from tramfl.notation import PAPER_VARIANCE_LIMIT, BadInput
 
-Positive = Annotated[float, Meta(gt=0)]
+Positive = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 NotNegative = Annotated[float, Meta(ge=0)]
 Whole = Annotated[int, Meta(ge=1)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
@@ -129,8 +131,10 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BadInput(f"{path}: there is no such file.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} cannot be read as text: {error}.") from None
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}.") from None
     except tomllib.TOMLDecodeError as error:
         raise BadInput(f"{path} is not valid TOML: {error}.") from None
 
@@ -146,15 +150,17 @@ def settings_from(table: dict[str, Any], kind: type[S], source: str) -> S:
 def override(table: dict[str, Any], assignment: str) -> dict[str, Any]:
     """`table` with one `key.path=value` of `--set` applied; the value is read as TOML, else as text."""
     key, equals, text = assignment.partition("=")
-    if not equals or not key.strip():
+    path = [part.strip() for part in key.split(".")]
+    if not equals or not all(path):
         raise BadInput(f"--set {assignment}: write it as key=value, for example --set training.batch_size=64.")
     try:
-        value = tomllib.loads(f"v = {text}")["v"]
+        read = tomllib.loads(f"v = {text}")
     except tomllib.TOMLDecodeError:
-        value = text
+        read = {}
+    value = read["v"] if read.keys() == {"v"} else text  # a second line is no second assignment
     changed = dict(table)
     place = changed
-    *parents, last = key.strip().split(".")
+    *parents, last = path
     for parent in parents:
         inner = place.get(parent, {})
         if not isinstance(inner, dict):
@@ -171,19 +177,27 @@ def as_toml(settings: Struct) -> str:
 
 def as_table(settings: Struct) -> dict[str, Any]:
     """Settings as plain values, without the keys that are None (TOML has no null)."""
-    table: dict[str, Any] = msgspec.to_builtins(settings)
-    return _without_none(table)
+    return _without_none(msgspec.to_builtins(settings))
 
 
-def _without_none(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _without_none(v) for k, v in value.items() if v is not None}
-    return value
+def _without_none(table: dict[str, Any]) -> dict[str, Any]:
+    return {k: _without_none(v) if isinstance(v, dict) else v for k, v in table.items() if v is not None}
+
+
+_WORDS = {
+    "object": "a table",
+    "array": "a list",
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+}
+"""What a user of TOML calls the types that msgspec names."""
 
 
 def _explain(message: str, kind: type[Struct]) -> str:
-    """msgspec's message as a sentence that leads with the key and lists the keys there are."""
-    match = re.fullmatch(r"(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?", message)
+    """msgspec's message as a sentence that leads with the key and says what would be right there."""
+    match = re.fullmatch(r"(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?", message, flags=re.DOTALL)
     assert match is not None
     what, path = match["what"], match["path"] or ""
     if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", what):
@@ -194,12 +208,42 @@ def _explain(message: str, kind: type[Struct]) -> str:
         return f"unknown key `{f'{path}.{name}' if path else name}`; {hint}"
     if missing := re.fullmatch(r"Object missing required field `(.*)`", what):
         return f"key `{f'{path}.{missing[1]}' if path else missing[1]}` is missing."
-    return f"key `{path}`: {what[0].lower()}{what[1:]}." if path else f"{what}."
+    if invalid := re.fullmatch(r"Invalid enum value (.*)", what):
+        choices = [str(c) for t in _parts(_type_at(kind, path)) if get_origin(t) is Literal for c in get_args(t)]
+        return f"key `{path}` is {invalid[1]}; choose one of {', '.join(choices)}."
+    return f"key `{path}`: {_in_words(what)}." if path else f"{_in_words(what)}."
+
+
+def _in_words(what: str) -> str:
+    if not what.startswith("Expected "):
+        return what
+    expected, got, found = re.sub(r"`([a-z |]+)`", _named, what).partition(", got ")
+    expected = expected.replace("text", "text in quotes").replace(f"number <= {sys.float_info.max}", "finite number")
+    return f"{expected[0].lower()}{expected[1:]}{got}{found}"
+
+
+def _named(types: re.Match[str]) -> str:
+    # TOML has no null: an optional key is left out, never set to nothing.
+    return " or ".join(_WORDS.get(name, name) for name in types[1].split(" | ") if name != "null")
 
 
 def _keys_at(kind: type[Struct], path: str) -> list[str]:
+    return list(_table(_type_at(kind, path)).__struct_encode_fields__)
+
+
+def _type_at(kind: type[Struct], path: str) -> Any:
+    """The type of the key that msgspec's `path` leads to, such as `nodes[0].held`."""
+    found: Any = kind
     for part in filter(None, re.sub(r"\[.*?\]", "", path).split(".")):
-        hint = {f.name: f.type for f in msgspec.structs.fields(kind)}[part]
-        structs = [t for t in (hint, *getattr(hint, "__args__", ())) if isinstance(t, type) and issubclass(t, Struct)]
-        kind = structs[0]
-    return list(kind.__struct_fields__)
+        found = {f.encode_name: f.type for f in msgspec.structs.fields(_table(found))}[part]
+    return found
+
+
+def _table(hint: Any) -> type[Struct]:
+    return next(t for t in _parts(hint) if isinstance(t, type) and issubclass(t, Struct))
+
+
+def _parts(hint: Any) -> Iterator[Any]:
+    yield hint
+    for part in get_args(hint):
+        yield from _parts(part)

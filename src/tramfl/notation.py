@@ -45,8 +45,12 @@ class Loads(Struct, frozen=True):
 
     @property
     def reporting(self) -> tuple[NodeId, ...]:
-        """The nodes that reported, and so may be chosen."""
-        return tuple(i for i, flops in enumerate(self.flops) if not math.isnan(flops))
+        """The nodes that reported something to work with, and so may be chosen."""
+        return tuple(
+            i
+            for i, (flops, bandwidth) in enumerate(zip(self.flops, self.bandwidth, strict=True))
+            if flops > 0 and bandwidth > 0  # a NaN is neither
+        )
 
     def without(self, nodes: frozenset[NodeId]) -> Loads:
         """The same loads as if `nodes` had not reported."""

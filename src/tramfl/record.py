@@ -5,6 +5,7 @@ Durable and append-only: a row is whole or absent. Imports only notation and cir
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, field
 
+from tramfl.circulation.custody import Record
+from tramfl.circulation.phases import Outcome
 from tramfl.notation import BadInput, Candidate, ModelCost, NodeId
 
 CONFIG_FILE = "config.toml"
@@ -63,6 +66,48 @@ class Row(Struct, frozen=True, kw_only=True):
     test_loss: float | None = None
     validation_loss: float | None = None
     """On the held-back samples of the node that trained."""
+
+
+class Scores(Struct, frozen=True):
+    """How good a model is."""
+
+    test_accuracy: float | None = None
+    test_loss: float | None = None
+    validation_loss: float | None = None
+
+
+def row_of(outcome: Outcome, record: Record, scores: Scores) -> Row:
+    """The row of a round that `record` is the first to contain."""
+    assignment = outcome.assignment
+    decision, holder = assignment.decision, assignment.holder
+    # JSON has neither NaN nor infinity.
+    flops = tuple(f if math.isfinite(f) else None for f in assignment.loads.flops)
+    links = tuple(b if math.isfinite(b) and n != holder else None for n, b in enumerate(assignment.loads.bandwidth))
+    return Row(
+        round=record.round,
+        epoch=record.epoch,
+        holder=holder,
+        node=outcome.node,
+        samples=decision.samples,
+        loads=RowLoads(flops, links),
+        compute_seconds=outcome.compute_seconds,
+        transfer_seconds=outcome.transfer_seconds,
+        idle_seconds=outcome.idle_seconds,
+        lost_seconds=outcome.lost_seconds,
+        total_seconds=record.ledger.seconds,
+        used=record.ledger.used,
+        label_variance=record.ledger.label_variance,
+        decision=RowDecision(
+            decision.policy,
+            decision.reason,
+            decision.round_seconds,
+            decision.candidates,
+            decision.unreachable_labels,
+        ),
+        test_accuracy=scores.test_accuracy,
+        test_loss=scores.test_loss,
+        validation_loss=scores.validation_loss,
+    )
 
 
 class Summary(Struct, frozen=True, kw_only=True):
@@ -119,7 +164,7 @@ def read_rows(path: Path) -> Iterator[Row]:
     for number, line in enumerate(whole, start=1):
         try:
             yield decoder.decode(line)
-        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadInput(f"{path}, line {number}, is not a round's row: {error}.") from None
 
 

@@ -1,1 +1,23 @@
-"""."""
+"""Reports and figures of runs, from their records alone. Imports only record, notation and config.
+
+Plotly and Matplotlib are optional: they are looked for when a page or a figure is made, not before.
+"""
+
+from tramfl.reporting.figures import write_figures
+from tramfl.reporting.page import write_page
+from tramfl.reporting.runs import Run, load_run, load_runs
+from tramfl.reporting.summary import TargetTime, as_data, as_table, times_to_target
+from tramfl.reporting.verdict import verdict
+
+__all__ = [
+    "Run",
+    "TargetTime",
+    "as_data",
+    "as_table",
+    "load_run",
+    "load_runs",
+    "times_to_target",
+    "verdict",
+    "write_figures",
+    "write_page",
+]

@@ -1,0 +1,134 @@
+"""The five ways a node may change the record. Imports custody and notation.
+
+A change is written down apart from the record it was meant for, so that it can be put to a newer one: `applied`
+gives the record as it would then be, or None where the change no longer fits. Each is made under an epoch and
+fits no other; that, with the register's swap, is what keeps a node that was given up from ever being heard.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from tramfl.circulation.custody import Record, Safe, Weights
+from tramfl.notation import Digest, Ledger, NodeId
+
+
+class HandOver(Struct, frozen=True):
+    """The receiver has the model on disk: it holds now, and with two copies the weights are safe."""
+
+    epoch: int
+    round: int
+    digest: Digest
+    to: NodeId
+
+    def applied(self, record: Record, me: NodeId) -> Record | None:
+        """The record with the receiver as holder."""
+        if not _is_mine(record, me, self.epoch, self.round, self.digest):
+            return None
+        copies = _with(record.weights.copies, self.to)
+        safe = Safe(record.round, self.digest, copies, record.ledger, record.weights.since)
+        return replace(record, holder=self.to, weights=replace(record.weights, copies=copies), safe=safe)
+
+
+class Commit(Struct, frozen=True):
+    """A round is done: trained, or skipped, in which case the digest is the parent's."""
+
+    epoch: int
+    round: int
+    """Rounds done before this one."""
+    parent: Digest
+    digest: Digest
+    samples: tuple[int, ...]
+    seconds: float
+    at: float
+
+    def applied(self, record: Record, me: NodeId) -> Record | None:
+        """The record with one round more."""
+        if not _is_mine(record, me, self.epoch, self.round, self.parent):
+            return None
+        ledger = record.ledger.after(self.samples, self.seconds)
+        copies = record.weights.copies if self.digest == self.parent else (me,)
+        return replace(record, weights=Weights(self.digest, copies, self.at), ledger=ledger)
+
+    def landed(self, record: Record) -> bool:
+        """Whether the record shows this very commit: nobody else commits within my epoch."""
+        return record.epoch == self.epoch and record.round > self.round
+
+
+class TakeOver(Struct, frozen=True):
+    """The holder is gone: a node that has the newest weights, or the safe ones, goes on from them."""
+
+    epoch: int
+    """The one that ends with this change."""
+    revision: int
+    """Of the record whose holder was lost: if it has changed since, the holder was not lost after all."""
+    digest: Digest
+    """What this node has."""
+
+    def applied(self, record: Record, me: NodeId) -> Record | None:
+        """The record under a new epoch, with me as holder."""
+        if record.epoch != self.epoch:
+            return None
+        weights, safe = record.weights, record.safe
+        if self.digest == weights.digest:
+            weights, ledger = replace(weights, copies=_with(weights.copies, me)), record.ledger
+        elif self.digest == safe.digest:
+            weights, ledger = Weights(safe.digest, _with(safe.copies, me), safe.since), safe.ledger
+        else:
+            return None
+        return replace(record, epoch=record.epoch + 1, holder=me, weights=weights, ledger=ledger)
+
+
+class MarkSafe(Struct, frozen=True):
+    """A background copy has arrived: weights of an earlier round are at two nodes now."""
+
+    epoch: int
+    round: int
+    digest: Digest
+    copies: tuple[NodeId, ...]
+    ledger: Ledger
+    since: float
+
+    def applied(self, record: Record, me: NodeId) -> Record | None:
+        """The record with newer safe weights."""
+        if record.epoch != self.epoch or record.safe.round >= self.round:
+            return None
+        weights = record.weights
+        if weights.digest == self.digest:
+            weights = replace(weights, copies=tuple(sorted({*weights.copies, *self.copies})))
+        safe = Safe(self.round, self.digest, self.copies, self.ledger, self.since)
+        return replace(record, weights=weights, safe=safe)
+
+
+class Resign(Struct, frozen=True):
+    """The holder cannot go on, for it does not have the weights: anybody who has them may take over."""
+
+    epoch: int
+    has_safe: bool
+    """Whether this node still has the safe weights."""
+
+    def applied(self, record: Record, me: NodeId) -> Record | None:
+        """The record without a holder."""
+        if record.epoch != self.epoch or record.holder != me:
+            return None
+        weights = replace(record.weights, copies=_without(record.weights.copies, me))
+        safe = record.safe if self.has_safe else replace(record.safe, copies=_without(record.safe.copies, me))
+        return replace(record, holder=None, weights=weights, safe=safe)
+
+
+Change = HandOver | Commit | TakeOver | MarkSafe | Resign
+
+
+def _is_mine(record: Record, me: NodeId, epoch: int, round_: int, digest: Digest) -> bool:
+    return (
+        record.epoch == epoch and record.holder == me and record.round == round_ and record.weights.digest == digest
+    )
+
+
+def _with(copies: tuple[NodeId, ...], node: NodeId) -> tuple[NodeId, ...]:
+    return copies if node in copies else tuple(sorted((*copies, node)))
+
+
+def _without(copies: tuple[NodeId, ...], node: NodeId) -> tuple[NodeId, ...]:
+    return tuple(n for n in copies if n != node)

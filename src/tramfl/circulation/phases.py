@@ -1,0 +1,247 @@
+"""What a node is doing, and what it knows. Imports changes, custody and notation.
+
+A phase owns the fields that only make sense in it. Those with a ticket wait for the answer that carries it.
+
+    Joining -> Following <-> StandingBy
+       |          |               |
+       v          v               v
+    Gathering -> Deciding -> Waiting ----------------.
+       ^            |  `---> Sending -> Swapping ... Following
+       |            v                                |
+       |         Training -> Storing -> Swapping <---'
+       `------------------------------------'
+
+A holder's round runs from Gathering to a Swapping that commits it. `docs/design.md` has the whole table.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from tramfl.circulation.changes import Change, MarkSafe
+from tramfl.circulation.custody import Record, Versioned
+from tramfl.notation import Decision, Digest, Loads, NodeId
+
+
+class Limits(Struct, frozen=True):
+    """How long to wait for what. Deadlines grow with the predicted time; none is one constant for all."""
+
+    load_reply: float = 2.0
+    """Seconds within which a node must report its load to be considered."""
+    patience: float = 4.0
+    """A hop or a training is overdue after this many times its predicted seconds ..."""
+    slack: float = 5.0
+    """... plus these; both double with every setback in a row, up to sixteen times."""
+    register_retry: float = 0.5
+    """Seconds between two questions to a register that does not answer."""
+    takeover_grace: float = 1.0
+    """Seconds that a node with only the safe copy leaves to those who may have the newest."""
+    unsafe_rounds: int = 3
+    """A holder that stays put ships a background copy after so many rounds of work that only it has ..."""
+    unsafe_seconds: float = 600.0
+    """... or so many seconds of it."""
+
+    def overdue_after(self, predicted_seconds: float, setbacks: int) -> float:
+        """The seconds after which something predicted to take `predicted_seconds` counts as failed."""
+        return float((self.patience * predicted_seconds + self.slack) * 2 ** min(setbacks, 4))
+
+
+class Copy(Struct, frozen=True):
+    """Weights on this node's disk."""
+
+    digest: Digest
+    round: int
+    epoch: int
+
+
+class Assignment(Struct, frozen=True):
+    """A round as it was decided: it travels with the model."""
+
+    holder: NodeId
+    """Who decided."""
+    decision: Decision
+    loads: Loads
+    lost_seconds: float
+    """What failed attempts at this round have cost so far."""
+
+
+class Offer(Struct, frozen=True):
+    """A model on its way to another node: to train it, or as a mere copy."""
+
+    epoch: int
+    round: int
+    digest: Digest
+    ticket: int
+    """The sender's, to be given back in the acknowledgement."""
+    assignment: Assignment | None
+
+
+class Attempt(Struct, frozen=True):
+    """One try at a round."""
+
+    began: float
+    lost_seconds: float = 0.0
+    excluded: frozenset[NodeId] = frozenset()
+    """Nodes that failed in this round."""
+
+
+class Joining(Struct, frozen=True):
+    """Just started: reading the record."""
+
+    ticket: int
+
+
+class Following(Struct, frozen=True):
+    """Somebody else holds the model."""
+
+
+class Halted(Struct, frozen=True):
+    """I hold the model of a run that is paused or stopped."""
+
+
+class StandingBy(Struct, frozen=True):
+    """The holder is lost and I have only the safe copy: whoever has the newest goes first."""
+
+    ticket: int
+    lost: Versioned
+
+
+class Gathering(Struct, frozen=True):
+    """Step 1: asking every node what it can spare."""
+
+    ticket: int
+    attempt: Attempt
+    reports: dict[NodeId, tuple[float, float]]
+    awaited: frozenset[NodeId]
+    """Those still worth waiting for; who missed the last deadline is asked but not waited for."""
+
+
+class Deciding(Struct, frozen=True):
+    """Step 2: the policy is at work."""
+
+    ticket: int
+    attempt: Attempt
+    loads: Loads
+
+
+class Waiting(Struct, frozen=True):
+    """Nobody trains this round: waiting for H."""
+
+    ticket: int
+    attempt: Attempt
+    assignment: Assignment
+
+
+class Sending(Struct, frozen=True):
+    """Step 3: the model is on its way to the node that trains."""
+
+    ticket: int
+    attempt: Attempt
+    assignment: Assignment
+    to: NodeId
+
+
+class Training(Struct, frozen=True):
+    """Step 4: training the allotment."""
+
+    ticket: int
+    attempt: Attempt
+    assignment: Assignment
+    transfer_seconds: float
+
+
+class Storing(Struct, frozen=True):
+    """The new weights are on their way to disk; only then may the record name them."""
+
+    ticket: int
+    attempt: Attempt
+    assignment: Assignment
+    transfer_seconds: float
+    compute_seconds: float
+    digest: Digest
+
+
+class Outcome(Struct, frozen=True):
+    """What came of a round that is committed."""
+
+    assignment: Assignment
+    node: NodeId | None
+    compute_seconds: float
+    transfer_seconds: float
+    idle_seconds: float
+    lost_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """T_round, and what failed attempts took."""
+        return self.compute_seconds + self.transfer_seconds + self.idle_seconds + self.lost_seconds
+
+
+class Swapping(Struct, frozen=True):
+    """A change of the record is under way, or its fate is being asked for."""
+
+    ticket: int
+    change: Change
+    proposed: Record
+    outcome: Outcome | None = None
+    """What a commit tells of its round once it has landed."""
+
+
+Phase = (
+    Joining
+    | Following
+    | Halted
+    | StandingBy
+    | Gathering
+    | Deciding
+    | Waiting
+    | Sending
+    | Training
+    | Storing
+    | Swapping
+)
+
+
+class Incoming(Struct, frozen=True):
+    """A model that arrived and is on its way to disk."""
+
+    ticket: int
+    sender: NodeId
+    offer: Offer
+    seconds: float
+
+
+class Backup(Struct, frozen=True):
+    """A background copy under way: sent with this ticket, or, once acknowledged, being marked safe."""
+
+    ticket: int
+    change: MarkSafe
+    in_doubt_at: int | None = None
+    """The revision it was to replace, where the register did not say whether it did."""
+
+
+class State(Struct, frozen=True):
+    """All that one node knows."""
+
+    me: NodeId
+    nodes: int
+    model_bits: float
+    """D_M: how much a copy of the weights weighs on a link."""
+    limits: Limits
+    phase: Phase = Following()
+    ticket: int = 0
+    """The last one given out."""
+    seen: Versioned | None = None
+    copies: tuple[Copy, ...] = ()
+    incoming: tuple[Incoming, ...] = ()
+    accepted: Incoming | None = None
+    """The last model taken in with an assignment: what to train once the record names me."""
+    backup: Backup | None = None
+    absent: frozenset[NodeId] = frozenset()
+    """Nodes that did not report when last asked."""
+    setbacks: int = 0
+    """Failed attempts since a round was last trained."""
+
+    def has(self, digest: Digest) -> bool:
+        """Whether these weights are on this node's disk."""
+        return any(copy.digest == digest for copy in self.copies)

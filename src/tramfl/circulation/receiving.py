@@ -1,0 +1,116 @@
+"""The other end of a transfer, and the background copy.
+
+What arrives is stored first and acknowledged after: an acknowledgement is a promise that the record may name
+this node among the copies.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from tramfl.circulation.changes import MarkSafe
+from tramfl.circulation.commands import Acknowledge, CancelSend, Refuse, SendModel, Store, Swap, Wake
+from tramfl.circulation.events import (
+    Acknowledged,
+    ModelArrived,
+    RegisterSilent,
+    SendFailed,
+    Stored,
+    StoreFailed,
+    Woke,
+)
+from tramfl.circulation.phases import Assignment, Backup, Copy, Incoming, Offer, State
+from tramfl.circulation.rounds import Step, current, issue
+
+
+def model_arrived(state: State, event: ModelArrived) -> Step:
+    """A model is here: store it, unless the run has moved past it."""
+    offer = event.offer
+    if state.seen is not None:
+        record = state.seen.record
+        if (offer.epoch, offer.round) < (record.epoch, record.safe.round):
+            reason = f"round {offer.round} of epoch {offer.epoch} is past"
+            return state, (Refuse(event.sender, offer.ticket, reason),)
+    state, ticket = issue(state)
+    incoming = (*state.incoming, Incoming(ticket, event.sender, offer, event.seconds))
+    return replace(state, incoming=incoming), (Store(ticket, _copy(offer)),)
+
+
+def incoming_stored(state: State, event: Stored) -> Step:
+    """It is on disk: acknowledge it, and keep its assignment until the record names me."""
+    state, incoming = _taken(state, event.ticket)
+    offer = incoming.offer
+    # The same weights may come again under a later round or epoch; the last one counts.
+    others = tuple(copy for copy in state.copies if copy.digest != offer.digest)
+    state = replace(state, copies=(*others, _copy(offer)))
+    if offer.assignment is not None:
+        state = replace(state, accepted=incoming)
+    return state, (Acknowledge(incoming.sender, offer.ticket),)
+
+
+def incoming_not_stored(state: State, event: StoreFailed) -> Step:
+    """It could not be written: the sender must look elsewhere."""
+    state, incoming = _taken(state, event.ticket)
+    return state, (Refuse(incoming.sender, incoming.offer.ticket, "the weights could not be stored"),)
+
+
+def _taken(state: State, ticket: int) -> tuple[State, Incoming]:
+    (incoming,) = (i for i in state.incoming if i.ticket == ticket)
+    rest = tuple(i for i in state.incoming if i.ticket != ticket)
+    return replace(state, incoming=rest), incoming
+
+
+def _copy(offer: Offer) -> Copy:
+    return Copy(offer.digest, offer.round, offer.epoch)
+
+
+def start_backup(state: State, assignment: Assignment) -> Step:
+    """Ship a background copy where too much work lies at this node alone."""
+    record = current(state)
+    rounds = record.round - record.safe.round
+    seconds = record.ledger.seconds - record.safe.ledger.seconds
+    enough = rounds >= state.limits.unsafe_rounds or seconds >= state.limits.unsafe_seconds
+    links = assignment.loads.bandwidth
+    peers = [n for n in assignment.loads.reporting if n != state.me]
+    if state.backup is not None or record.weights.digest == record.safe.digest or not enough or not peers:
+        return state, ()
+    to = max(peers, key=lambda n: (links[n], -n))
+    state, ticket = issue(state)
+    change = MarkSafe(
+        record.epoch,
+        record.round,
+        record.weights.digest,
+        tuple(sorted((state.me, to))),
+        record.ledger,
+        record.weights.since,
+    )
+    offer = Offer(record.epoch, record.round, record.weights.digest, ticket, None)
+    deadline = state.limits.overdue_after(state.model_bits / links[to], 0)
+    return replace(state, backup=Backup(ticket, change)), (SendModel(ticket, to, offer), Wake(ticket, deadline))
+
+
+def backup_acknowledged(state: State, event: Acknowledged) -> Step:
+    """The copy is on disk at its peer: let the record say so, if that is still news."""
+    backup, seen = state.backup, state.seen
+    assert backup is not None
+    assert seen is not None
+    record = backup.change.applied(seen.record, state.me)
+    if record is None:
+        return replace(state, backup=None), ()
+    state, ticket = issue(state)
+    state = replace(state, backup=replace(backup, ticket=ticket))
+    return state, (Swap(ticket, seen.revision, record, backup.change.epoch),)
+
+
+def backup_given_up(state: State, event: SendFailed | Woke) -> Step:
+    """No copy this time; a later commit will try again."""
+    cancel = (CancelSend(event.ticket),) if isinstance(event, Woke) else ()
+    return replace(state, backup=None), cancel
+
+
+def backup_in_doubt(state: State, event: RegisterSilent) -> Step:
+    """The copy may be marked, or may be yet: it must stay on disk until the record has moved."""
+    backup, seen = state.backup, state.seen
+    assert backup is not None
+    assert seen is not None
+    return replace(state, backup=replace(backup, ticket=0, in_doubt_at=seen.revision)), ()

@@ -1,0 +1,103 @@
+"""What the register answers to a proposed change.
+
+A swap is made, refused, or goes unanswered, and then nobody knows. In the last two cases the change is put to the
+record as it is now: it may have landed already, may still fit and be proposed again, or fit no more, in which
+case whatever the record says is what this node does next.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from tramfl.circulation.changes import Change, Commit, TakeOver
+from tramfl.circulation.commands import CloseRound, ReadRecord, Swap, Wake
+from tramfl.circulation.custody import Versioned
+from tramfl.circulation.events import RecordRead, RegisterSilent, Swapped, SwapRefused, Woke
+from tramfl.circulation.phases import Attempt, Joining, State, Swapping
+from tramfl.circulation.receiving import start_backup
+from tramfl.circulation.recovery import noticed, take_stock
+from tramfl.circulation.rounds import Step, current, gather, issue, propose
+from tramfl.notation import NodeId
+
+
+def swapped(state: State, event: Swapped) -> Step:
+    """The record is as proposed."""
+    phase = state.phase
+    assert isinstance(phase, Swapping)
+    state, discard = noticed(state, event.versioned)
+    state, commands = _landed(state, phase, event.at)
+    return state, (*discard, *commands)
+
+
+def settle(state: State, event: SwapRefused | RecordRead) -> Step:
+    """The record as it is now: has the change landed, does it still fit, or is it void?"""
+    phase = state.phase
+    assert isinstance(phase, Swapping)
+    state, discard = noticed(state, event.versioned)
+    now = state.seen
+    assert now is not None
+    if isinstance(phase.change, Commit) and phase.change.landed(now.record):
+        state, commands = _landed(state, phase, event.at)
+    elif _still_fits(phase.change, now, state.me):
+        state, commands = propose(state, phase.change, phase.outcome)
+    else:
+        state, commands = take_stock(state, event.at)
+    return state, (*discard, *commands)
+
+
+def _still_fits(change: Change, now: Versioned, me: NodeId) -> bool:
+    # A record that moved since its holder was lost has a holder that moves: no ground to take over.
+    if isinstance(change, TakeOver) and now.revision != change.revision:
+        return False
+    return change.applied(now.record, me) is not None
+
+
+def _landed(state: State, phase: Swapping, at: float) -> Step:
+    """A change is in the record, which may have moved on since."""
+    if not isinstance(phase.change, Commit):
+        return take_stock(state, at)
+    assert phase.outcome is not None
+    close = CloseRound(phase.outcome, phase.proposed)
+    if phase.outcome.node is not None:
+        state = replace(state, setbacks=0)
+    record = current(state)
+    if record.holder != state.me or record.epoch != phase.change.epoch:
+        state, commands = take_stock(state, at)
+        return state, (close, *commands)
+    state, backup = start_backup(state, phase.outcome.assignment)
+    state, commands = gather(state, Attempt(at))
+    return state, (close, *backup, *commands)
+
+
+def ask_later(state: State, event: RegisterSilent) -> Step:
+    """Nobody knows what the record says: ask, a little later."""
+    phase = state.phase
+    assert isinstance(phase, Joining | Swapping)
+    state, ticket = issue(state)
+    return replace(state, phase=replace(phase, ticket=ticket)), (Wake(ticket, state.limits.register_retry),)
+
+
+def ask_now(state: State, event: Woke) -> Step:
+    """Ask the register what the record says."""
+    phase = state.phase
+    assert isinstance(phase, Joining | Swapping)
+    state, ticket = issue(state)
+    return replace(state, phase=replace(phase, ticket=ticket)), (ReadRecord(ticket),)
+
+
+def backup_marked(state: State, event: Swapped) -> Step:
+    """The record names the background copy."""
+    return noticed(replace(state, backup=None), event.versioned)
+
+
+def backup_refused(state: State, event: SwapRefused) -> Step:
+    """The record moved on meanwhile: mark the copy in the new one, if it is still worth it."""
+    backup = state.backup
+    assert backup is not None
+    state, discard = noticed(state, event.versioned)
+    record = backup.change.applied(event.versioned.record, state.me)
+    if record is None:
+        return replace(state, backup=None), discard
+    state, ticket = issue(state)
+    state = replace(state, backup=replace(backup, ticket=ticket))
+    return state, (*discard, Swap(ticket, event.versioned.revision, record, backup.change.epoch))

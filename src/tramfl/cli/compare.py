@@ -1,0 +1,5 @@
+"""`tramfl compare`: several policies on the same scenarios and seeds, in parallel."""
+
+from __future__ import annotations
+def compare() -> None:
+    """To come."""

@@ -1,0 +1,79 @@
+"""Options that several commands share, and how a scenario is put together from them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tramfl.config import Scenario, as_table, override, settings_from
+from tramfl.notation import BadInput
+from tramfl.scheduling.policy import policy_named
+from tramfl.simulation.scenarios import scenario_from
+
+
+class Format(StrEnum):
+    """How a command prints what it found."""
+
+    text = "text"
+    json = "json"
+
+
+ScenarioArgument = Annotated[str, typer.Argument(metavar="SCENARIO", help="A scenario's name, or a .toml file.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the scenario, e.g. training.batch_size=64."),
+]
+DataDirOption = Annotated[
+    Path | None, typer.Option("--data-dir", help="Where data sets lie [default: $TRAMFL_DATA, or a cache].")
+]
+FormatOption = Annotated[Format, typer.Option("--format", help="text, or json for other programs.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")]
+NoTrainingOption = Annotated[
+    bool, typer.Option("--no-training", help="Play the schedule alone: no data, no PyTorch, no accuracies.")
+]
+
+
+def targets_from(text: str | None) -> tuple[float, ...] | None:
+    """`0.7,0.9` as numbers."""
+    if text is None:
+        return None
+    try:
+        targets = tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        targets = (-1.0,)
+    if any(not 0 <= target <= 1 for target in targets):
+        raise BadInput(f"--target {text}: give accuracies between 0 and 1, for example --target 0.7,0.9.")
+    return targets
+
+
+def changed(scenario: Scenario, source: str, sets: list[str] | None, **keys: Any) -> Scenario:
+    """A scenario with `--set` and the options that have a key of their own applied; None changes nothing."""
+    table = as_table(scenario)
+    for assignment in sets or ():
+        table = override(table, assignment)
+    for key, value in keys.items():
+        if value is not None:
+            place = table
+            *parents, last = key.split("__")
+            for parent in parents:
+                place = place.setdefault(parent, {})
+            place[last] = value
+    found = settings_from(table, Scenario, source)
+    policy_named(found.policy)
+    return found
+
+
+def scenario_of(name_or_file: str, sets: list[str] | None, **keys: Any) -> Scenario:
+    """The scenario a command was asked for."""
+    return changed(scenario_from(name_or_file), name_or_file, sets, **keys)
+
+
+def limited(scenario: Scenario, rounds: int) -> Scenario:
+    """A scenario that plays `rounds` rounds where it does not say how many itself; for runs without accuracies."""
+    budget = scenario.budget
+    if budget.rounds is not None:
+        return scenario
+    return changed(scenario, scenario.name, None, budget__rounds=rounds)

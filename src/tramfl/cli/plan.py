@@ -1,0 +1,132 @@
+"""`tramfl plan FILE.toml`: one decision, explained."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import numpy as np
+import typer
+from msgspec import Meta, Struct
+from rich.console import Console
+from rich.table import Table
+
+from tramfl.cli.options import Format, FormatOption
+from tramfl.config import NotNegative, Positive, read_toml, settings_from
+from tramfl.notation import PAPER_VARIANCE_LIMIT, BadInput, Decision, Ledger, Loads, ModelCost
+from tramfl.scheduling.policy import PolicySettings, check_decision, policy_named
+
+Count = Annotated[int, Meta(ge=0)]
+
+
+class PlanNode(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A node in a plan; one without flops did not report."""
+
+    name: str | None = None
+    held: tuple[Count, ...]
+    flops: Positive | None = None
+    bandwidth: Positive | None = None
+    """From the holder to this node, bit/s; the holder's own needs none."""
+
+
+class PlanCost(Struct, frozen=True, forbid_unknown_fields=True):
+    """M and D_M."""
+
+    flops_per_sample: Positive
+    model_bits: Positive
+
+
+class Plan(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The state a decision is made from."""
+
+    holder: Count
+    used: tuple[Count, ...]
+    cost: PlanCost
+    nodes: tuple[PlanNode, ...]
+    policy: str = "load-aware"
+    seconds: NotNegative = 0.0
+    round: Count = 0
+    variance_limit: NotNegative = PAPER_VARIANCE_LIMIT
+    wait_seconds: Positive = 1.0
+    seed: Count = 0
+
+
+def plan(
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="A state: see docs/plan.md or examples/plan.toml.")],
+    format: FormatOption = Format.text,
+) -> None:
+    """Decide one round for a state given in a file, and say why."""
+    state = settings_from(read_toml(file), Plan, str(file))
+    _check(state, str(file))
+    decision = _decide(state)
+    if format is Format.json:
+        print(msgspec.json.format(msgspec.json.encode(decision), indent=2).decode())
+    else:
+        _print(state, decision)
+
+
+def _check(state: Plan, source: str) -> None:
+    labels, nodes = len(state.used), len(state.nodes)
+    if not labels or not nodes:
+        raise BadInput(f"{source}: there must be at least one label in `used` and one of `[[nodes]]`.")
+    if state.holder >= nodes:
+        raise BadInput(f"{source}: key `holder` is {state.holder}; the nodes are numbered 0 to {nodes - 1}.")
+    for number, node in enumerate(state.nodes):
+        if len(node.held) != labels:
+            raise BadInput(
+                f"{source}: key `nodes[{number}].held` has {len(node.held)} counts; `used` has {labels} labels."
+            )
+        if node.flops is not None and node.bandwidth is None and number != state.holder:
+            raise BadInput(f"{source}: key `nodes[{number}].bandwidth` is missing (bit/s from node {state.holder}).")
+
+
+def _decide(state: Plan) -> Decision:
+    loads = Loads(
+        tuple(math.nan if n.flops is None else n.flops for n in state.nodes),
+        tuple(
+            math.inf if i == state.holder else math.nan if n.bandwidth is None else n.bandwidth
+            for i, n in enumerate(state.nodes)
+        ),
+    )
+    held = np.array([node.held for node in state.nodes], dtype=np.int64)
+    policy = policy_named(state.policy, PolicySettings(state.variance_limit, state.wait_seconds))
+    ledger = Ledger(state.used, state.seconds, state.round)
+    cost = ModelCost(state.cost.flops_per_sample, state.cost.model_bits)
+    rng = np.random.default_rng((state.seed, state.round + 1))
+    decision = policy.decide(ledger, loads, held, state.holder, cost, rng)
+    check_decision(decision, loads, held)
+    return decision
+
+
+def _print(state: Plan, decision: Decision) -> None:
+    table = Table(title=f"Round {state.round + 1}, decided by {decision.policy}", title_justify="left")
+    table.add_column("node")
+    for heading in ("S*", "T_comp s", "T_comm s", "O3(S*)", "O3(0)", "label variance"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    names = [node.name or f"node {number}" for number, node in enumerate(state.nodes)]
+    for c in decision.candidates:
+        chosen = c.node == decision.node
+        note = "chosen" if chosen else "" if c.feasible else "above V"
+        name = names[c.node] + (" (holder)" if c.node == state.holder else "")
+        table.add_row(
+            name,
+            f"{c.samples:,}",
+            f"{c.compute_seconds:.4g}",
+            f"{c.transfer_seconds:.4g}",
+            f"{c.score:.6g}",
+            f"{c.score_of_waiting:.6g}",
+            f"{c.label_variance:,.6g}",
+            note,
+            style="bold green" if chosen else None,
+        )
+    for number, node in enumerate(state.nodes):
+        if node.flops is None:
+            table.add_row(names[number], *[""] * 6, "did not report", style="dim")
+    console = Console()
+    console.print(table)
+    console.print(decision.reason, highlight=False)
+    if decision.node is not None:
+        console.print(f"Samples of each label: {', '.join(map(str, decision.samples))}.", highlight=False)

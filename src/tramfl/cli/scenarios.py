@@ -1,0 +1,37 @@
+"""`tramfl scenarios`: the presets, and one of them as TOML to copy and change."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tramfl.config import as_toml
+from tramfl.learning.partition import LABEL_COUNTS, held_counts
+from tramfl.simulation.scenarios import DEFAULT, scenario_from, scenario_named, scenario_names
+
+app = typer.Typer(help="List the scenarios that have a name, or show one as TOML.", invoke_without_command=True)
+
+
+@app.callback()
+def listing(context: typer.Context) -> None:
+    """List the scenarios that have a name."""
+    if context.invoked_subcommand is not None:
+        return
+    table = Table("scenario", "nodes", "labels a node", "targets", "V")
+    for name in scenario_names():
+        scenario = scenario_named(name)
+        held = held_counts(LABEL_COUNTS[scenario.dataset], scenario.partition)
+        labels = ", ".join(str(int((row > 0).sum())) for row in held)
+        targets = ", ".join(f"{target:.0%}" for target in scenario.budget.targets)
+        shown = f"{name} (default)" if name == DEFAULT else name
+        table.add_row(shown, str(len(held)), labels, targets, f"{scenario.variance_limit:g}")
+    Console().print(table)
+
+
+@app.command()
+def show(name: Annotated[str, typer.Argument(metavar="NAME", help="A scenario's name, or a .toml file.")]) -> None:
+    """Print a scenario as TOML, to copy and change."""
+    print(as_toml(scenario_from(name)), end="")

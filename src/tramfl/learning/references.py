@@ -1,0 +1,51 @@
+"""The user's own objects by name, `package.module:attribute`. Imports only notation."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tramfl.notation import BadInput
+
+
+def is_reference(text: str) -> bool:
+    """Whether `text` is written as `package.module:attribute`."""
+    module, colon, attribute = text.partition(":")
+    return bool(colon) and all(part.isidentifier() for part in (*module.split("."), *attribute.split(".")))
+
+
+def referred(text: str, key: str) -> Any:
+    """The object that `package.module:attribute` names; `key` is the setting an error speaks of."""
+    if not is_reference(text):
+        raise BadInput(f"{key} = {text!r}: write the user's own object as package.module:attribute.")
+    module_name, _, attribute = text.partition(":")
+    # A file beside the scenario can be named although an installed command does not look there.
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ImportError as error:
+        raise BadInput(f"{key} = {text!r}: module {module_name} cannot be imported ({error}).") from error
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise BadInput(f"{key} = {text!r}: module {module_name} has no {attribute!r}.") from None
+    return found
+
+
+def call_with_known(factory: Callable[..., Any], **offered: Any) -> Any:
+    """Call `factory` with those of the `offered` arguments that it names."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):
+        return factory()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return factory(**offered)
+    named = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    return factory(**{name: value for name, value in offered.items() if name in named})

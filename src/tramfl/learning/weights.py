@@ -1,0 +1,118 @@
+"""Weights as safetensors: the same weights give the same bytes, and nothing is ever unpickled.
+
+Imports notation, torch and safetensors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from tramfl.notation import BadInput, Digest
+
+State = dict[str, Tensor]
+
+
+def to_bytes(state: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> bytes:
+    """A state dict as safetensors; equal weights give equal bytes, whatever their device or layout."""
+    plain: State = {}
+    storages: set[int] = set()
+    for name in sorted(state):
+        tensor = state[name].detach().to("cpu").contiguous()
+        # Tied weights are written once for each name: safetensors has no aliases.
+        if tensor.untyped_storage().data_ptr() in storages:
+            tensor = tensor.clone()
+        storages.add(tensor.untyped_storage().data_ptr())
+        plain[name] = tensor
+    return safetensors.torch.save(plain, dict(about) if about else None)
+
+
+def about(content: bytes) -> dict[str, str]:
+    """What serialised weights say of themselves."""
+    try:
+        length = int.from_bytes(content[:8], "little")
+        found = json.loads(content[8 : 8 + length]).get("__metadata__", {})
+    except (ValueError, AttributeError):
+        raise BadInput("the weights cannot be read as safetensors.") from None
+    return dict(found)
+
+
+def from_bytes(content: bytes, source: str = "the weights") -> State:
+    """The state dict in safetensors bytes; `source` is what an error speaks of."""
+    try:
+        return safetensors.torch.load(content)
+    except (safetensors.SafetensorError, ValueError) as error:
+        raise BadInput(f"{source} cannot be read as safetensors ({error}).") from None
+
+
+def digest(content: bytes) -> Digest:
+    """SHA-256 of serialised weights, in hexadecimal: their name wherever they travel."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def save(path: Path, content: bytes) -> None:
+    """Write serialised weights durably and as a whole: a reader sees the old file or the new one."""
+    part = path.with_name(path.name + ".part")
+    with part.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+
+
+def read_file(path: Path) -> State:
+    """The state dict in a .safetensors file, or in a PyTorch checkpoint read without running any code."""
+    try:
+        if path.suffix == ".safetensors":
+            return from_bytes(path.read_bytes(), str(path))
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror or error}.") from None
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        if isinstance(error, BadInput):
+            raise
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise BadInput(f"{path} is not a checkpoint of plain weights ({first})") from None
+    if isinstance(found, Mapping) and isinstance(found.get("state_dict"), Mapping):
+        found = found["state_dict"]
+    if not isinstance(found, Mapping) or not all(isinstance(t, Tensor) for t in found.values()):
+        raise BadInput(f"{path} does not hold a state dict: a table from names to tensors.")
+    return dict(found)
+
+
+def load_into(network: nn.Module, state: Mapping[str, Tensor], source: str = "the weights") -> None:
+    """Put `state` into `network` if its names, shapes and types are the network's own."""
+    check_fit(network, state, source)
+    own = network.state_dict()
+    with torch.no_grad():
+        for name, tensor in state.items():
+            own[name].copy_(tensor)
+
+
+def check_fit(network: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
+    """Refuse weights that are not this network's, and name the first difference."""
+    own = network.state_dict()
+    if missing := [name for name in own if name not in state]:
+        raise BadInput(f"{source}: the network's {_some(missing)} is not in it.")
+    if unknown := [name for name in state if name not in own]:
+        raise BadInput(f"{source}: the network has no {_some(unknown)}.")
+    for name, tensor in state.items():
+        if tensor.shape != own[name].shape:
+            raise BadInput(
+                f"{source}: {name} has shape {tuple(tensor.shape)}, and the network's has {tuple(own[name].shape)}."
+            )
+        if tensor.dtype != own[name].dtype:
+            raise BadInput(f"{source}: {name} is {tensor.dtype}, and the network's is {own[name].dtype}.")
+
+
+def _some(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more)"

@@ -1,0 +1,397 @@
+"""The page's interactive figures as plain values for plotly.js. Imports only NumPy and reporting.
+
+Plain values rather than `plotly.graph_objects`: they take no second to import and carry no template.
+Colours of text and grid are the page's business, since they follow its light or dark scheme.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from tramfl.reporting import series
+from tramfl.reporting.colours import COMPUTE, LOST, TRANSFER, WAITING, Look
+from tramfl.reporting.runs import Run
+from tramfl.reporting.summary import percent, seconds
+
+POINTS = 800
+BUBBLES_PER_NODE = 60
+LABEL_COLUMNS = 200
+LARGEST_BUBBLE = 22
+"""Pixels across."""
+ROUTE_AT_FIRST = 100
+"""Rounds of the route shown before the reader moves on."""
+
+PARTS = (
+    ("Compute", COMPUTE, "#FFFFFF"),
+    ("Transfer", TRANSFER, "#1B1F24"),
+    ("Waiting", WAITING, "#1B1F24"),
+    ("Lost to failures", LOST, "#FFFFFF"),
+)
+"""Where time goes, with the colour of its bar and of the text upon it."""
+ALWAYS_SHOWN = ("Compute", "Transfer", "Waiting")
+
+Looks = dict[str, Look]
+Spec = dict[str, Any]
+"""`data` and `layout` as plotly.js takes them."""
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One figure of the page: what it is called, what it says in words, and one view for each run or one in all."""
+
+    key: str
+    title: str
+    words: str
+    """What the figure shows, for those who do not see it and for those who do."""
+    views: list[Spec]
+    wide: bool = False
+    view_words: list[str] = field(default_factory=list)
+
+
+def comparison(runs: Sequence[Run], looks: Looks) -> list[Plot]:
+    """The figures that set the policies side by side; those without data are left out."""
+    plots = [_accuracy(runs, looks), _time(runs, looks), *_losses(runs, looks), _spent(runs)]
+    return [plot for plot in plots if plot is not None]
+
+
+def inside(runs: Sequence[Run], looks: Looks) -> list[Plot]:
+    """The figures that look into one run at a time, with a view for each run."""
+    return [
+        _one_by_one("usage", "Data usage by node", runs, _node_usage, looks),
+        _one_by_one("labels", "Samples per label and their balance", runs, _label_usage, looks),
+        _one_by_one("route", "Route of the model", runs, _route, looks, wide=True),
+    ]
+
+
+def _accuracy(runs: Sequence[Run], looks: Looks) -> Plot | None:
+    cut = series.useful_seconds(runs)
+    found = series.bands(runs, series.accuracy_over_time, points=POINTS, keep_last=True, focus=cut)
+    if not found:
+        return None
+    targets = sorted({float(key) for run in runs for key in run.summary.seconds_to_target})
+    layout = _layout("Virtual time (s)", "Test accuracy", from_zero="x", legend=len(found) > 1)
+    layout["yaxis"] |= {"ticksuffix": " %", "range": [0, 102]}
+    layout["margin"]["r"] = 48
+    layout["shapes"] = [_level(100 * target, "y") for target in targets]
+    layout["annotations"] = [_level_name(percent(target), 100 * target, "y") for target in targets]
+    if cut:
+        layout["xaxis"] |= {"range": [0, cut], "autorange": False}
+    lasted = {policy: sum(parts) for policy, parts in series.seconds_spent(runs).items()}
+    ends = "; ".join(f"{p} ends at {100 * b.mean[-1]:.1f} % after {seconds(lasted[p])} s" for p, b in found.items())
+    words = (
+        f"Higher and further left is better. {ends}."
+        + (" Dotted lines are the targets." if targets else "")
+        + (" A run that has ended keeps its last value." if any(b.seeds > 1 for b in found.values()) else "")
+        + (" Double-click shows the whole time." if cut else "")
+    )
+    data = _lines(found, looks, "%{y:.1f} % after %{x:.4g} s", shape="hv", factor=100.0)
+    return Plot("accuracy", "Test accuracy over virtual time", words, [{"data": data, "layout": layout}], wide=True)
+
+
+def _time(runs: Sequence[Run], looks: Looks) -> Plot | None:
+    found = series.bands(runs, series.time_over_rounds, points=POINTS)
+    ends = "; ".join(f"{p}: {seconds(b.mean[-1])} s after {b.x[-1]:,.0f} rounds" for p, b in found.items())
+    words = f"A jump is a round that waited for a busy node or a slow link. {ends}."
+    layout = _layout("Round", "Virtual time (s)", from_zero="xy", legend=len(found) > 1)
+    return Plot(
+        "time",
+        "Time over rounds",
+        words,
+        [{"data": _lines(found, looks, "%{y:.4g} s at round %{x}"), "layout": layout}],
+    )
+
+
+def _losses(runs: Sequence[Run], looks: Looks) -> Iterable[Plot | None]:
+    kinds = (
+        (
+            "local-loss",
+            "Local validation loss",
+            series.validation_loss,
+            "On data held back at the node that trained.",
+        ),
+        (
+            "global-loss",
+            "Global test loss",
+            series.test_loss,
+            "Low at the nodes but high here means overfitting to some labels.",
+        ),
+    )
+    for key, title, quantity, meaning in kinds:
+        found = series.bands(runs, quantity, points=POINTS)
+        if not found:
+            yield None
+            continue
+        ends = "; ".join(f"{p}: from {b.mean[0]:.2f} to {b.mean[-1]:.2f}" for p, b in found.items())
+        layout = _layout("Round", "Loss", from_zero="xy", legend=len(found) > 1)
+        data = _lines(found, looks, "%{y:.3f} at round %{x}")
+        yield Plot(key, title, f"{meaning} {ends}.", [{"data": data, "layout": layout}])
+
+
+def _spent(runs: Sequence[Run]) -> Plot | None:
+    spent = series.seconds_spent(runs)
+    totals = {policy: sum(parts) for policy, parts in spent.items()}
+    if not any(totals.values()):
+        return None
+    layout = _layout("Share of virtual time", "")
+    layout |= {"barmode": "stack", "bargap": 0.35 if len(spent) > 2 else 0.7}
+    layout["legend"]["traceorder"] = "normal"
+    layout["xaxis"] |= {"ticksuffix": " %", "range": [0, 100]}
+    layout["yaxis"] = {"autorange": "reversed", "automargin": True, "ticks": ""}
+    data = []
+    for part, (name, colour, ink) in enumerate(PARTS):
+        values = [parts[part] for parts in spent.values()]
+        shares = [100 * value / (total or 1.0) for value, total in zip(values, totals.values(), strict=True)]
+        if name in ALWAYS_SHOWN or any(values):
+            data.append(
+                _bars(name, spent, totals, values, shares) | {"marker": {"color": colour}, "textfont": {"color": ink}}
+            )
+    ends = "; ".join(
+        f"{policy}: {seconds(compute)} s compute, {seconds(transfer)} s transfer, {seconds(waiting)} s waiting"
+        for policy, (compute, transfer, waiting, _) in spent.items()
+    )
+    mean = " Means over seeds." if len(runs) > len(spent) else ""
+    return Plot("spent", "Where the time went", f"{ends}.{mean}", [{"data": data, "layout": layout}])
+
+
+def _bars(
+    name: str, policies: Iterable[str], totals: dict[str, float], values: Sequence[float], shares: Sequence[float]
+) -> Spec:
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": name,
+        "y": [f"{_shown(policy)}<br>{seconds(totals[policy])} s" for policy in policies],
+        "x": _short(shares),
+        "customdata": _short(values),
+        "text": [f"{share:.0f} %" if share >= 8 else "" for share in shares],
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "textangle": 0,
+        "hovertemplate": f"{name}: %{{x:.1f}} %, %{{customdata:.4g}} s<extra></extra>",
+    }
+
+
+def _one_by_one(
+    key: str,
+    title: str,
+    runs: Sequence[Run],
+    view: Callable[[Run, str], tuple[Spec, str]],
+    looks: Looks,
+    *,
+    wide: bool = False,
+) -> Plot:
+    """A figure with a view, and words for it, for each run."""
+    views, words = zip(*(view(run, looks[run.policy].colour) for run in runs), strict=True)
+    return Plot(key, title, words[0], list(views), wide, list(words))
+
+
+def _node_usage(run: Run, colour: str) -> tuple[Spec, str]:
+    # Twice as many still read, and a round of its own says more than two together.
+    single = len(run.rows) <= 2 * BUBBLES_PER_NODE
+    usage = series.node_usage(run, len(run.rows) if single else BUBBLES_PER_NODE)
+    nodes, groups = np.nonzero(usage.samples)
+    samples = usage.samples[nodes, groups]
+    data = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": _short((usage.first + usage.last)[groups] / 2),
+        "y": nodes.tolist(),
+        "marker": {
+            "size": _short(samples),
+            "sizemode": "area",
+            "sizemin": 1.5,
+            "sizeref": 2 * float(samples.max(initial=1.0)) / LARGEST_BUBBLE**2,
+            "color": colour,
+            "opacity": 0.7,
+            "line": {"width": 0},
+        },
+        "hovertemplate": "%{marker.size:,.0f} samples at node %{y}, round %{x}<extra></extra>",
+    }
+    layout = _by_node(run)
+    margin = 0.03 * len(run.rows) + 0.5
+    layout["xaxis"]["range"] = [run.rows[0].round - margin, run.rows[-1].round + margin]
+    width = int(usage.last[0] - usage.first[0]) + 1
+    shares = 100 * usage.samples.sum(axis=1) / max(usage.samples.sum(), 1.0)
+    words = (
+        f"A bubble's area is the number of samples a node trained on in "
+        f"{'one round' if width == 1 else f'{width} rounds together'}. Of all samples, "
+        + ", ".join(f"node {node} had {share:.0f} %" for node, share in enumerate(shares))
+        + "."
+    )
+    return {"data": [data], "layout": layout}, words
+
+
+def _label_usage(run: Run, colour: str) -> tuple[Spec, str]:
+    usage = series.label_usage(run, LABEL_COLUMNS)
+    limit = run.settings.variance_limit
+    names = [_shown(name) for name in run.labels]
+    heat = {
+        "type": "heatmap",
+        "x": _short(usage.rounds),
+        "y": list(range(len(names))),
+        "z": [_short(row) for row in usage.used],
+        "colorscale": "Cividis",
+        "colorbar": {"title": {"text": "Samples", "side": "right"}, "thickness": 10, "outlinewidth": 0}
+        | {"len": 0.58, "y": 0.42, "yanchor": "bottom"},
+        "hovertemplate": "%{z:,.0f} samples of label %{y} by round %{x}<extra></extra>",
+    }
+    line = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": _short(usage.rounds),
+        "y": _short(usage.variance),
+        "yaxis": "y2",
+        "line": {"color": colour, "width": 2},
+        "hovertemplate": "variance %{y:,.0f} at round %{x}<extra></extra>",
+    }
+    layout = _layout("Round", "Label", legend=False)
+    layout["xaxis"] |= {"anchor": "y2", "showgrid": False}
+    layout["yaxis"] |= {"domain": [0.42, 1], "autorange": "reversed", "showgrid": False}
+    if len(names) <= 20:
+        layout["yaxis"] |= {"tickvals": list(range(len(names))), "ticktext": names}
+    layout["yaxis2"] = {"domain": [0, 0.32], "title": {"text": "Variance"}, "automargin": True}
+    layout["yaxis2"] |= _variance_axis(usage, limit)
+    layout["shapes"] = [_level(limit, "y2")]
+    # On a logarithmic axis plotly.js places shapes by value but annotations by exponent.
+    at = float(np.log10(limit)) if layout["yaxis2"].get("type") == "log" else limit
+    layout["annotations"] = [_level_name("V", at, "y2")]
+    return {"data": [heat, line], "layout": layout}, _balance_in_words(run, usage)
+
+
+def _variance_axis(usage: series.LabelUsage, limit: float) -> dict[str, Any]:
+    """Linear as long as V can be seen, logarithmic beyond; a level needs room above it for its name."""
+    greatest = float(usage.variance.max(initial=0.0))
+    if limit > 0 and greatest > 20 * limit:
+        return {
+            "type": "log",
+            "range": [float(np.log10(limit / 20)), float(np.log10(greatest * 3))],
+            "dtick": 1,
+            "exponentformat": "power",
+        }
+    return {"range": [0, 1.3 * max(greatest, limit) or 1.0]}
+
+
+def _balance_in_words(run: Run, usage: series.LabelUsage) -> str:
+    final = usage.used[:, -1]
+    limit, greatest = run.settings.variance_limit, float(usage.variance.max())
+    kept = "stays within" if greatest <= limit else "exceeds"
+    return (
+        f"By the end each label was used between {final.min():,.0f} and {final.max():,.0f} times. "
+        f"The variance over the labels {kept} V = {limit:,.6g}; its greatest value is {greatest:,.0f}."
+    )
+
+
+def _route(run: Run, colour: str) -> tuple[Spec, str]:
+    places = [row.holder if row.node is None else row.node for row in run.rows]
+    skipped = [row for row in run.rows if row.node is None]
+    path = {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": "Trained here",
+        "y": places,
+        "line": {"color": colour, "width": 1.5, "shape": "hvh"},
+        "marker": {"size": 6},
+        "hovertemplate": "round %{x}: node %{y}<extra></extra>",
+    } | _rounds_axis(run)
+    waits = {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "Waited",
+        "x": [row.round for row in skipped],
+        "y": [row.holder for row in skipped],
+        "marker": {"symbol": "circle-open", "size": 11, "color": colour, "line": {"width": 1.5}},
+        "hovertemplate": "round %{x}: waited at node %{y}<extra></extra>",
+    }
+    layout = _by_node(run)
+    layout |= {"showlegend": bool(skipped), "margin": layout["margin"] | {"t": 46}, "dragmode": "pan"}
+    start = run.rows[0].round - 0.7
+    layout["xaxis"] |= {"range": [start, start + min(len(places), ROUTE_AT_FIRST) + 0.9], "autorange": False}
+    hops = sum(a != b for a, b in pairwise(places))
+    words = f"The model moved {hops:,} times in {len(places):,} rounds"
+    words += f" and waited {len(skipped):,} times." if skipped else "."
+    if len(places) > ROUTE_AT_FIRST:
+        words += f" The first {ROUTE_AT_FIRST} rounds are shown: drag to move on, double-click for all."
+    return {"data": [path, waits] if skipped else [path], "layout": layout}, words
+
+
+def _rounds_axis(run: Run) -> Spec:
+    """The rounds as a start and a step, which weighs next to nothing, unless some are missing."""
+    first, last = run.rows[0].round, run.rows[-1].round
+    gaps = last - first + 1 != len(run.rows)
+    return {"x": [row.round for row in run.rows]} if gaps else {"x0": first, "dx": 1}
+
+
+def _lines(
+    found: dict[str, series.Band], looks: Looks, hover: str, shape: str = "linear", factor: float = 1.0
+) -> list[Spec]:
+    """A line for each policy, upon a band from least to greatest where there are several seeds."""
+    data: list[Spec] = []
+    for policy, band in found.items():
+        look, name = looks[policy], _shown(policy)
+        x = _short(band.x)
+        common = {"type": "scatter", "mode": "lines", "legendgroup": name, "x": x}
+        if band.seeds > 1:
+            edge = common | {"hoverinfo": "skip", "showlegend": False, "line": {"width": 0, "shape": shape}}
+            data.append(edge | {"y": _short(factor * band.low)})
+            data.append(edge | {"y": _short(factor * band.high), "fill": "tonexty", "fillcolor": _faint(look.colour)})
+        line = {"color": look.colour, "dash": look.dash, "width": 2, "shape": shape}
+        template = f"{name}: {hover}<extra></extra>"
+        data.append(common | {"name": name, "y": _short(factor * band.mean), "line": line, "hovertemplate": template})
+    bands_first = [trace for trace in data if "hoverinfo" in trace]
+    return bands_first + [trace for trace in data if "hoverinfo" not in trace]
+
+
+def _layout(x: str, y: str, *, from_zero: str = "", legend: bool = True) -> Spec:
+    """What figures have in common; the axes named in `from_zero` begin there."""
+    axes = {
+        f"{axis}axis": {
+            "title": {"text": text},
+            "automargin": True,
+            "rangemode": "tozero" if axis in from_zero else "normal",
+        }
+        for axis, text in (("x", x), ("y", y))
+    }
+    return axes | {
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        "margin": {"l": 48, "r": 20, "t": 46 if legend else 28, "b": 44},
+        "showlegend": legend,
+        "hovermode": "closest",
+    }
+
+
+def _by_node(run: Run) -> Spec:
+    layout = _layout("Round", "Node", legend=False)
+    layout["yaxis"] |= {"range": [run.nodes - 0.4, -0.6], "dtick": 1 if run.nodes <= 20 else None, "zeroline": False}
+    return layout
+
+
+def _level(value: float, axis: str) -> Spec:
+    line = {"dash": "dot", "width": 1.2}
+    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": axis, "y0": value, "y1": value, "line": line}
+
+
+def _level_name(text: str, value: float, axis: str) -> Spec:
+    where = {"xref": "paper", "x": 1.005, "xanchor": "left", "yref": axis, "y": value, "yanchor": "middle"}
+    return where | {"text": text, "showarrow": False, "font": {"size": 11}}
+
+
+def _short(values: Iterable[float]) -> list[float]:
+    """Five digits that count: more cannot be seen and only weigh."""
+    rounded = (float(f"{value:.5g}") for value in values)
+    return [int(value) if value.is_integer() else value for value in rounded]
+
+
+def _shown(text: str) -> str:
+    """Text that plotly.js shows as it is rather than as markup."""
+    return escape(text if len(text) <= 32 else text[:31] + "…", quote=False)
+
+
+def _faint(colour: str) -> str:
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.14)"

@@ -1,0 +1,231 @@
+"""The parts of the report in HTML: header, tables, frames for the figures. Imports only record and reporting."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+
+from tramfl.record import Summary
+from tramfl.reporting.colours import Look, in_order
+from tramfl.reporting.markup import Html, element, table, together
+from tramfl.reporting.plots import Plot
+from tramfl.reporting.runs import Run, by_scenario, doubts, settings_of
+from tramfl.reporting.summary import NOT_REACHED, TargetTime, cell_text, percent, seconds, times_to_target
+from tramfl.reporting.verdict import verdict
+
+Looks = dict[str, Look]
+
+
+def header(title: str, runs: Sequence[Run]) -> Html:
+    """Name, verdict, the essentials, and what to beware of."""
+    notes = [element("li", note) for note in doubts(runs)]
+    return together(
+        [
+            element("p", "tramfl report", class_="eyebrow"),
+            element("h1", title),
+            element("p", verdict(runs), class_="verdict", id="verdict"),
+            element("ul", [element("li", fact) for fact in _facts(runs)], class_="facts"),
+            element("ul", notes, class_="notes", aria_label="Please note") if notes else "",
+        ]
+    )
+
+
+def _facts(runs: Sequence[Run]) -> list[str]:
+    seeds, policies = {run.seed for run in runs}, in_order(run.policy for run in runs)
+    groups = by_scenario(runs)
+    facts = [_count(len(groups), "scenario")] if len(groups) > 1 else [_count(runs[0].nodes, "node")]
+    if len(runs) == 1:
+        return [*facts, runs[0].policy, f"seed {runs[0].seed}", _count(runs[0].summary.rounds, "round")]
+    return [*facts, _count(len(policies), "policy"), _count(len(seeds), "seed"), _count(len(runs), "run")]
+
+
+def contents(groups: dict[str, list[Run]]) -> Html:
+    """Links to the scenarios."""
+    links = [element("li", element("a", name, href=f"#s{i}")) for i, name in enumerate(groups)]
+    return element("nav", element("ul", links), aria_label="Scenarios", class_="contents")
+
+
+def scenario(
+    key: str, name: str | None, runs: Sequence[Run], comparing: Sequence[Plot], inside: Sequence[Plot], looks: Looks
+) -> Html:
+    """All there is to one scenario; its name and a verdict of its own only where the page has several."""
+    several, level = len(runs) > 1, "h2" if name is None else "h3"
+    sections: list[tuple[str, list[Html]]] = [
+        ("Time to target", [_target_table(runs, looks)]),
+        ("What each policy did" if several else "In numbers", [_totals(runs, looks)]),
+        ("How it went", [_about_bands(runs), _figures(key, comparing, level)]),
+        (
+            "Inside one run" if several else "Inside the run",
+            [_run_choice(key, runs) if several else Html(), _figures(key, inside, level)],
+        ),
+        ("Who holds which labels", [_layout_table(runs)]),
+    ]
+    parts = [element("section", element(level, title), content) for title, content in sections if any(content)]
+    if name is not None:
+        parts = [element("h2", name), element("p", verdict(runs), class_="verdict small"), *parts]
+    return element("section", parts, id=key, class_="scenario")
+
+
+def _about_bands(runs: Sequence[Run]) -> Html:
+    if len(runs) == len({run.policy for run in runs}):
+        return Html()
+    return element("p", "Lines are means over seeds; bands reach from the least to the greatest.", class_="about")
+
+
+def _target_table(runs: Sequence[Run], looks: Looks) -> Html:
+    times = times_to_target(runs)
+    if not times or not any(run.trained for run in runs):
+        return Html()
+    targets = sorted({time.target for time in times})
+    cells = {(time.policy, time.target): time for time in times}
+    policies = in_order(run.policy for run in runs)
+    rows = [[_policy(policy, looks), *(_time(cells.get((policy, t))) for t in targets)] for policy in policies]
+    caption = "Virtual seconds until the test accuracy reached a target"
+    if len(runs) > len(policies):
+        caption += ": mean ± standard deviation over seeds"
+    if any(0 < time.reached < time.seeds for time in times):
+        caption += "; (3 of 5) means that only three of five seeds got there"
+    missed = f" {NOT_REACHED} : not reached within the budget." if any(time.mean is None for time in times) else ""
+    return table(f"{caption}.{missed}", ["Policy", *(f"to {percent(t)}" for t in targets)], rows, class_="numbers")
+
+
+def _time(time: TargetTime | None) -> Html:
+    if time is None or not time.wins:
+        return element("td", cell_text(time) if time else "")
+    return element(
+        "td", element("strong", cell_text(time)), element("span", "fastest", class_="badge"), class_="best"
+    )
+
+
+def _totals(runs: Sequence[Run], looks: Looks) -> Html:
+    columns = TOTALS if any(run.summary.test_accuracy is not None for run in runs) else TOTALS[:-1]
+    rows = []
+    for policy in in_order(run.policy for run in runs):
+        group = [run.summary for run in runs if run.policy == policy]
+        rows.append([_policy(policy, looks), *(text(group) for _, text in columns)])
+    limits = ", ".join(f"{limit:,.6g}" for limit in sorted({run.settings.variance_limit for run in runs}))
+    means = "Means over seeds; the variance is the largest of any seed. " if len(runs) > len(rows) else ""
+    caption = f"Totals of the whole run. {means}The limit V on the variance is {limits}."
+    return table(caption, ["Policy", *(heading for heading, _ in columns)], rows, class_="numbers")
+
+
+def _rate(group: Sequence[Summary]) -> str:
+    total = sum(summary.total_seconds for summary in group)
+    return f"{sum(summary.samples for summary in group) / total:,.0f}" if total else ""
+
+
+def _last_accuracy(group: Sequence[Summary]) -> str:
+    measured = [summary.test_accuracy for summary in group if summary.test_accuracy is not None]
+    return f"{100 * statistics.fmean(measured):.1f} %" if measured else ""
+
+
+TOTALS: tuple[tuple[str, Callable[[Sequence[Summary]], str]], ...] = (
+    ("Rounds", lambda group: f"{statistics.fmean(summary.rounds for summary in group):,.0f}"),
+    ("Skipped", lambda group: f"{statistics.fmean(summary.skipped_rounds for summary in group):,.0f}"),
+    ("Samples", lambda group: f"{statistics.fmean(summary.samples for summary in group):,.0f}"),
+    ("Seconds", lambda group: seconds(statistics.fmean(summary.total_seconds for summary in group))),
+    ("Samples\N{NO-BREAK SPACE}/\N{NO-BREAK SPACE}s", _rate),
+    ("Largest label variance", lambda group: f"{max(summary.largest_label_variance for summary in group):,.0f}"),
+    ("Last accuracy", _last_accuracy),
+)
+"""The table of totals: each column's heading, and its text from a policy's summaries."""
+
+
+def _policy(policy: str, looks: Looks) -> Html:
+    swatch = element("span", class_="swatch", style=f"--colour:{looks[policy].colour}", aria_hidden="true")
+    return together([swatch, policy])
+
+
+def _figures(key: str, plots: Sequence[Plot], level: str) -> Html:
+    return element("div", [_figure(key, plot, level) for plot in plots], class_="figures")
+
+
+def _figure(key: str, plot: Plot, level: str) -> Html:
+    name = f"{key}-{plot.key}"
+    heading = element("h4" if level == "h3" else "h3", plot.title, id=f"{name}-title")
+    drawing = element(
+        "div",
+        data_plot=name,
+        class_="plot",
+        role="img",
+        aria_labelledby=f"{name}-title",
+        aria_describedby=f"{name}-words",
+    )
+    words = element("figcaption", plot.words, id=f"{name}-words")
+    return element("figure", heading, drawing, words, class_="wide" if plot.wide else None)
+
+
+def _run_choice(key: str, runs: Sequence[Run]) -> Html:
+    options = [element("option", f"{run.policy}, seed {run.seed}", value=i) for i, run in enumerate(runs)]
+    return element("p", element("label", "Run ", element("select", options, data_choose=key)), class_="choice")
+
+
+def _layout_table(runs: Sequence[Run]) -> Html:
+    run = next((run for run in runs if run.held), None)
+    if run is None:
+        return Html()
+    most = max((count for node in run.held for count in node), default=0) or 1
+    rows: list[list[str | Html]] = []
+    for node, held in enumerate(run.held):
+        cells = [
+            element(
+                "td",
+                f"{count:,}" if count else "·",
+                style=f"--share:{count / most:.2f}",
+                class_="held" if count else "none",
+            )
+            for count in held
+        ]
+        rows.append([f"Node {node}", *cells, f"{sum(held):,}"])
+    return table("Training samples per node and label.", ["Node", *run.labels, "All"], rows, class_="numbers layout")
+
+
+def what_was_run(runs: Sequence[Run]) -> Html:
+    """The runs' settings, versions and folders."""
+    settings = settings_of(runs)
+    rows = [[element("code", key), " | ".join(values)] for key, values in settings.items()]
+    places = [
+        [str(run.folder), run.scenario, run.policy, str(run.seed), f"{run.summary.rounds:,}", run.summary.status]
+        for run in runs
+    ]
+    headings = ["Folder", "Scenario", "Policy", "Seed", "Rounds", "Status"]
+    every = table("Settings of the runs; several values where they differ.", ["Key", "Value"], rows)
+    where = table("The runs of this report.", headings, places)
+    return together(
+        [
+            element("dl", _essentials(runs, settings), class_="run"),
+            element("details", element("summary", "Every setting"), every),
+            element("details", element("summary", "Where the records are"), where),
+        ]
+    )
+
+
+def _essentials(runs: Sequence[Run], settings: dict[str, list[str]]) -> list[Html]:
+    versions: dict[str, set[str]] = {}
+    for run in runs:
+        for name, version in run.resolved.versions.items():
+            versions.setdefault(name, set()).add(version)
+    costs = {
+        f"{cost.flops_per_sample / 1e6:,.4g} MFLOP a sample, {cost.model_bits / 1e6:,.4g} Mbit a hop"
+        for cost in (run.summary.cost for run in runs)
+        if cost.flops_per_sample
+    }
+    facts = {
+        "Data set": settings.get("dataset", []),
+        "Layout": settings.get("partition.layout", []),
+        "Policies": in_order(run.policy for run in runs),
+        "Seeds": [str(seed) for seed in sorted({run.seed for run in runs})],
+        "Targets": [percent(t) for t in sorted({t for run in runs for t in run.settings.budget.targets})],
+        "Model": sorted(costs),
+        "Versions": [f"{name} {', '.join(sorted(found))}" for name, found in versions.items()],
+    }
+    return [
+        element("div", element("dt", key), element("dd", ", ".join(values)))
+        for key, values in facts.items()
+        if values
+    ]
+
+
+def _count(number: int, thing: str) -> str:
+    plural = {"policy": "policies"}.get(thing, thing + "s")
+    return f"{number:,} {thing if number == 1 else plural}"

@@ -1,0 +1,205 @@
+"""The outcome in one honest sentence for people. Imports only reporting.runs and reporting.summary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from tramfl.reporting.colours import in_order
+from tramfl.reporting.runs import NOT_ENDED, Run, by_scenario
+from tramfl.reporting.summary import TargetTime, percent, seconds, times_to_target
+
+
+def verdict(runs: Sequence[Run]) -> str:
+    """What came out, in one sentence."""
+    if not runs:
+        return "There is no run to report."
+    groups = list(by_scenario(runs).values())
+    if len(groups) > 1:
+        return _of_scenarios(groups)
+    if len(runs) == 1:
+        return _of_run(runs[0])
+    if not any(run.trained for run in runs):
+        return _of_schedules(runs)
+    times = times_to_target(runs)
+    return _of_race(times, runs) if times else _of_accuracies(runs)
+
+
+def _of_scenarios(groups: Sequence[Sequence[Run]]) -> str:
+    wins: dict[str, int] = {}
+    decided = 0
+    for group in groups:
+        times = times_to_target(group)
+        top = max((time.target for time in times if time.wins), default=None)
+        winners = [time.policy for time in times if time.wins and time.target == top]
+        decided += bool(winners)
+        for policy in winners:
+            wins[policy] = wins.get(policy, 0) + 1
+    if not wins:
+        return f"In none of the {len(groups)} scenarios did a policy win the race to a target."
+    most = max(wins.values())
+    first = [policy for policy in in_order(wins) if wins[policy] == most]
+    undecided = f"; {len(groups) - decided} had no winner" if decided < len(groups) else ""
+    verb = "is" if len(first) == 1 else "are each"
+    return (
+        f"{_listed(first)} {verb} fastest to the highest target that was reached with every seed "
+        f"in {most} of {len(groups)} scenarios{undecided}."
+    )
+
+
+def _of_run(run: Run) -> str:
+    summary = run.summary
+    work = f"{summary.rounds:,} rounds and {summary.samples:,} samples"
+    if not run.trained:
+        return (
+            f"Scheduling only, no model was trained: {run.policy} scheduled {_rate(run):,.0f} samples per second "
+            f"of virtual time over {summary.rounds:,} rounds (seed {run.seed})."
+        )
+    so_far = " so far" if summary.status == NOT_ENDED else ""
+    accuracy = (
+        "" if summary.test_accuracy is None else f"; its last test accuracy was {_accuracy(summary.test_accuracy)}"
+    )
+    reached = {float(key): value for key, value in summary.seconds_to_target.items()}
+    top = max((target for target, value in reached.items() if value is not None), default=None)
+    missed = [target for target in reached if top is None or target > top]
+    if top is not None:
+        missing = f", but did not reach {percent(max(missed))} within {work}{so_far}{accuracy}" if missed else ""
+        return f"{run.policy} reaches {_at(top, reached[top])}{missing} (seed {run.seed})."
+    if missed:
+        return (
+            f"{run.policy} did not reach {percent(min(missed))} in {seconds(summary.total_seconds)} s "
+            f"of virtual time, {work}{so_far}{accuracy} (seed {run.seed})."
+        )
+    return (
+        f"{run.policy} trained {seconds(summary.total_seconds)} s of virtual time, {work}{so_far}{accuracy} "
+        f"(seed {run.seed})."
+    )
+
+
+def _of_race(times: Sequence[TargetTime], runs: Sequence[Run]) -> str:
+    """The highest target that anybody reached decides; higher ones that nobody reached are named."""
+    targets = sorted({time.target for time in times}, reverse=True)
+    top = next((t for t in targets if any(time.reached for time in times if time.target == t)), None)
+    if top is None:
+        return f"Nobody reached {percent(targets[-1])} within the budget; {_closest(runs)}."
+    nobody = f"Nobody reached {percent(targets[0])} within the budget; " if top != targets[0] else ""
+    entries = sorted(
+        (time for time in times if time.target == top),
+        key=lambda t: (not t.always, -t.reached, t.mean or math.inf),
+    )
+    first = entries[0]
+    if len(entries) == 1:
+        return f"{nobody}{_alone(first)}."
+    if not first.always:
+        start = f"{nobody}no policy" if nobody else "No policy"
+        some = (
+            f"{first.reached} of {first.seeds} seeds, after {seconds(first.mean or 0.0)} s of virtual time on average"
+        )
+        return f"{start} reached {percent(top)} with every seed; {first.policy} came closest, with {some}."
+    winners = [time for time in entries if time.wins]
+    if len(winners) > 1:
+        tied = _listed([time.policy for time in winners])
+        return f"{nobody}{tied} tie: each reaches {_at(top, first.mean)}{_over_seeds(winners)}."
+    return f"{nobody}{first.policy} reaches {_at(top, first.mean)}, {_lead(entries)}."
+
+
+def _lead(entries: Sequence[TargetTime]) -> str:
+    """How far the winner, which comes first, is ahead of the next that always reached the target."""
+    first, *others = entries
+    rivals = [time for time in others if time.always]
+    if not rivals:
+        who = f"{others[0].policy} did not" if len(others) == 1 else "which no other policy did"
+        if any(time.reached for time in others):
+            who += " with every seed"
+        return who + _over_seeds([first])
+    following = rivals[0]
+    ours, theirs = first.mean or 0.0, following.mean or 0.0
+    apart = ours + (first.spread or 0.0) < theirs - (following.spread or 0.0)
+    ratio = theirs / ours if ours else math.inf
+    sooner = f"{ratio:.1f} times sooner" if ratio >= 1.1 else f"{percent(round(1 - ours / theirs, 3))} sooner"
+    caveat = "" if apart or first.seeds == 1 else ", though their spreads overlap"
+    which = "the next, " if len(others) > 1 else ""
+    return f"{sooner} than {which}{following.policy}{_over_seeds([first, following])}{caveat}"
+
+
+def _alone(time: TargetTime) -> str:
+    if time.always:
+        spread = f", give or take {seconds(time.spread)} s" if time.spread is not None else ""
+        return f"{time.policy} reaches {_at(time.target, time.mean)}{spread}{_over_seeds([time])}"
+    with_some = f"with {time.reached} of {time.seeds} seeds"
+    return f"{time.policy} reaches {_at(time.target, time.mean)} on average, but only {with_some}"
+
+
+def _at(target: float, after: float | None) -> str:
+    return f"{percent(target)} after {seconds(after or 0.0)} s of virtual time"
+
+
+def _of_schedules(runs: Sequence[Run]) -> str:
+    rates = _means(runs, _rate)
+    first, *others = sorted(in_order(rates), key=lambda policy: -rates[policy])
+    lead = f"{first} schedules {rates[first]:,.0f} samples per second of virtual time"
+    if others:
+        lead += f", {_times_as_many(rates[first], rates[others[0]])} {'the next, ' * (len(others) > 1)}{others[0]}"
+    beyond = any(
+        run.summary.largest_label_variance > run.settings.variance_limit for run in runs if run.policy == first
+    )
+    caveat = ", but lets the label variance grow beyond V" if beyond else ""
+    return f"Scheduling only, no model was trained: {lead}{_seed_note(runs)}{caveat}."
+
+
+def _times_as_many(ours: float, theirs: float) -> str:
+    if math.isclose(ours, theirs):
+        return "as many as"
+    return f"{ours / theirs:.1f} times as many as" if theirs else "more than"
+
+
+def _of_accuracies(runs: Sequence[Run]) -> str:
+    return f"No target was set; {_closest(runs)}."
+
+
+def _closest(runs: Sequence[Run]) -> str:
+    """Who ended with the best test accuracy, and after how long."""
+    measured = [run for run in runs if run.summary.test_accuracy is not None]
+    if not measured:
+        return "no test accuracy was measured"
+    accuracies = _means(measured, lambda run: run.summary.test_accuracy or 0.0)
+    lasted = _means(measured, lambda run: run.summary.total_seconds)
+    best = max(in_order(accuracies), key=lambda policy: accuracies[policy])
+    which = f"the best, {best}, ended" if len(accuracies) > 1 else f"{best} ended"
+    after = f"after {seconds(lasted[best])} s of virtual time"
+    return f"{which} at {_accuracy(accuracies[best])} {after}{_seed_note(measured)}"
+
+
+def _means(runs: Sequence[Run], figure: Callable[[Run], float]) -> dict[str, float]:
+    values: dict[str, list[float]] = {}
+    for run in runs:
+        values.setdefault(run.policy, []).append(figure(run))
+    return {policy: math.fsum(found) / len(found) for policy, found in values.items()}
+
+
+def _rate(run: Run) -> float:
+    return run.summary.samples / run.summary.total_seconds if run.summary.total_seconds else 0.0
+
+
+def _accuracy(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _over_seeds(times: Sequence[TargetTime]) -> str:
+    return _counted({time.seeds for time in times})
+
+
+def _seed_note(runs: Sequence[Run]) -> str:
+    return _counted({sum(run.policy == policy for run in runs) for policy in {run.policy for run in runs}})
+
+
+def _counted(counts: set[int]) -> str:
+    if counts == {1}:
+        return " (one seed)"
+    if len(counts) == 1:
+        return f" (mean of {counts.pop()} seeds)"
+    return f" (means of {min(counts)} to {max(counts)} seeds)"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

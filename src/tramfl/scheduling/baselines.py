@@ -1,0 +1,118 @@
+"""What Load-aware Tram-FL is compared with: the paper's three baselines, and Tram-FL's own routing.
+
+Each ignores something: Random the loads and the labels, Time-first the labels, Variance-first and Tram
+the loads.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tramfl.notation import Decision
+from tramfl.scheduling.water_level import largest_allotment
+from tramfl.scheduling.weighing import BuiltInPolicy, Round, who
+
+SHARE = 0.1
+"""x: the part of its data that a node uses in a round, where the policy fixes it."""
+
+
+class RandomSelection(BuiltInPolicy):
+    """A node drawn uniformly; of each label a part x_c drawn from U[0, 0.1]."""
+
+    name = "random"
+
+    def choose(self, now: Round, rng: np.random.Generator) -> Decision:
+        """Draw the node, then the parts."""
+        node = now.nodes[int(rng.integers(len(now.nodes)))]
+        parts = rng.uniform(0.0, SHARE, size=now.reachable.size)[now.reachable]
+        samples = np.rint(parts * now.stock([node])).astype(np.int64)
+        candidates = now.weigh([node], samples)
+        if candidates[0].samples == 0:
+            return now.skip(
+                f"Nobody trains: node {node} was drawn, and its parts come to no whole sample.", candidates
+            )
+        return now.train(
+            candidates[0],
+            samples[0],
+            candidates,
+            f"{who(node, now.holder)} was drawn and trains {candidates[0].samples:,} samples.",
+        )
+
+
+class TimeFirst(BuiltInPolicy):
+    """The node with the least T_round, at x = 0.1 of every label."""
+
+    name = "time-first"
+
+    def choose(self, now: Round, rng: np.random.Generator) -> Decision:
+        """The quickest of those that have something to train."""
+        samples = np.rint(SHARE * now.stock(now.nodes)).astype(np.int64)
+        candidates = now.weigh(now.nodes, samples)
+        able = [(c, row) for c, row in zip(candidates, samples, strict=True) if c.samples >= 1]
+        if not able:
+            return now.skip("Nobody trains: a tenth of what any node holds is less than one sample.", candidates)
+        best, row = min(
+            able,
+            key=lambda pair: (
+                pair[0].compute_seconds + pair[0].transfer_seconds,
+                pair[0].node != now.holder,
+                pair[0].node,
+            ),
+        )
+        seconds = best.compute_seconds + best.transfer_seconds
+        return now.train(
+            best,
+            row,
+            candidates,
+            f"{who(best.node, now.holder)} trains {best.samples:,} samples, the quickest round at {seconds:.6g} s.",
+        )
+
+
+class VarianceFirst(BuiltInPolicy):
+    """The next node in cyclic order, on the most samples that keep the labels' variance within V."""
+
+    name = "variance-first"
+
+    def choose(self, now: Round, rng: np.random.Generator) -> Decision:
+        """The order follows the round's number, so that a node with nothing to add does not stop the cycle."""
+        turn = now.ledger.round % len(now.loads.flops)
+        node = min(now.nodes, key=lambda n: (n - turn) % len(now.loads.flops))
+        allotment = largest_allotment(now.used, now.stock([node]), self.settings.variance_limit)
+        candidates = now.weigh([node], allotment.samples, allotment.variance)
+        limit = f"{self.settings.variance_limit:,.6g}"
+        if candidates[0].samples == 0:
+            return now.skip(
+                f"Nobody trains: it is node {node}'s turn, and it can add no sample towards a label variance"
+                f" within V = {limit}.",
+                candidates,
+            )
+        reach = f"within V = {limit}" if candidates[0].feasible else f"as near to V = {limit} as it can"
+        return now.train(
+            candidates[0],
+            allotment.samples[0],
+            candidates,
+            f"{who(node, now.holder)} has its turn and trains {candidates[0].samples:,} samples,"
+            f" the label variance {reach}.",
+        )
+
+
+class Tram(BuiltInPolicy):
+    """Tram-FL's dynamic routing: the node whose next interval, x = 0.1, leaves the least label variance."""
+
+    name = "tram"
+
+    def choose(self, now: Round, rng: np.random.Generator) -> Decision:
+        """The node that balances the labels best."""
+        samples = np.rint(SHARE * now.stock(now.nodes)).astype(np.int64)
+        candidates = now.weigh(now.nodes, samples)
+        able = [(c, row) for c, row in zip(candidates, samples, strict=True) if c.samples >= 1]
+        if not able:
+            return now.skip("Nobody trains: a tenth of what any node holds is less than one sample.", candidates)
+        best, row = min(able, key=lambda pair: (pair[0].label_variance, pair[0].node != now.holder, pair[0].node))
+        return now.train(
+            best,
+            row,
+            candidates,
+            f"{who(best.node, now.holder)} trains {best.samples:,} samples"
+            f" and leaves the least label variance, {best.label_variance:,.6g}.",
+        )

@@ -1,0 +1,74 @@
+"""Load-aware Tram-FL, the paper's policy (P2 and P3).
+
+For every node solve P4 for S*, compare O3(S*) with O3(0), and take the node with the highest value. Where
+the history cannot be brought under V at any node, take the allotment that comes closest, so that the run
+works its way back.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tramfl.notation import Candidate, Decision, NodeId
+from tramfl.scheduling.objective import worth_training
+from tramfl.scheduling.policy import PolicySettings
+from tramfl.scheduling.water_level import largest_allotment
+from tramfl.scheduling.weighing import BuiltInPolicy, Round, who
+
+
+class LoadAware(BuiltInPolicy):
+    """The most samples per second of the whole run, with the labels' variance within V."""
+
+    name = "load-aware"
+
+    def choose(self, now: Round, rng: np.random.Generator) -> Decision:
+        """The node with the highest O3, or nobody where waiting scores higher."""
+        holder = now.holder
+        allotment = largest_allotment(now.used, now.stock(now.nodes), self.settings.variance_limit)
+        candidates = now.weigh(now.nodes, allotment.samples, allotment.variance)
+        rows = dict(zip(now.nodes, allotment.samples, strict=True))
+
+        # Ties favour the present holder: staying costs no transfer.
+        within = [c for c in candidates if c.feasible]
+        if within:
+            able = [c for c in within if c.samples >= 1]
+            best = max(able, key=lambda c: (c.score, c.node == holder, -c.node), default=None)
+            if best and worth_training(best.samples, best.score, best.score_of_waiting):
+                return now.train(best, rows[best.node], candidates, _why(best, able, holder))
+            return now.skip(_why_nobody(best, self.settings), candidates)
+        closest = min(candidates, key=lambda c: (c.label_variance, -c.score, c.node != holder, c.node))
+        if closest.samples == 0:
+            return now.skip(
+                f"Nobody trains: the label variance is {closest.label_variance:,.6g}, above V ="
+                f" {self.settings.variance_limit:,.6g}, and no reporting node can lower it.",
+                candidates,
+            )
+        return now.train(
+            closest,
+            rows[closest.node],
+            candidates,
+            f"No node can bring the label variance within V = {self.settings.variance_limit:,.6g};"
+            f" {who(closest.node, holder).lower()} trains {closest.samples:,} samples"
+            f" and comes closest, to {closest.label_variance:,.6g}.",
+        )
+
+
+def _why(best: Candidate, able: list[Candidate], holder: NodeId) -> str:
+    second = max((c for c in able if c is not best), key=lambda c: c.score, default=None)
+    rival = f"{second.score:,.6g} at node {second.node} and " if second else ""
+    return (
+        f"{who(best.node, holder)} trains {best.samples:,} samples: {best.score:,.6g} samples/s over the whole run,"
+        f" against {rival}{best.score_of_waiting:,.6g} if nobody trained."
+    )
+
+
+def _why_nobody(best: Candidate | None, settings: PolicySettings) -> str:
+    if best is None:
+        return (
+            "Nobody trains: no reporting node can add a sample with the label variance"
+            f" within V = {settings.variance_limit:,.6g}."
+        )
+    return (
+        f"Nobody trains: the best, node {best.node}, would bring {best.score:,.6g} samples/s over the whole run,"
+        f" and waiting for {settings.wait_seconds:g} s brings {best.score_of_waiting:,.6g}."
+    )

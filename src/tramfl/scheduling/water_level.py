@@ -1,0 +1,247 @@
+"""P4, exactly: the most samples a node may train while the labels stay balanced. Imports NumPy and notation.
+
+    maximise    sum_c s_c
+    subject to  Var_c(a_c + s_c) <= V,   0 <= s_c <= l_c
+
+with a_c the samples of label c used so far and l_c those the node holds.
+
+**One level decides.** For a given total the variance is least when the lowest labels are filled first, so
+the optimum is y_c(t) = clip(t, a_c, a_c + l_c), s_c = y_c - a_c, for one water level t. Let m(t) be the
+number of labels that rise with t (a_c < t < a_c + l_c) and w(t) = C t - sum_c y_c(t). Then
+
+    d/dt C^2 Var = 2 m w(t),        dw/dt = C - m >= 0,
+
+so the variance falls until w = 0, at level t*, and rises from there on: the feasible levels are an interval
+and its upper end is the answer. Between two neighbouring breakpoints (the a_c and a_c + l_c) m is constant
+and the variance a quadratic in t: sort the breakpoints, sum, take one root.
+
+**No cancellation.** The rise is summed from t* upwards, where every term is positive, and added to the
+variance at t*, which is measured from its own mean. Counts of 1e9 cost no digits that V would miss.
+
+**Whole samples.** At an integer level T raise j of the labels that sit exactly there by one: with
+S = sum_c (y_c - T), C^2 Var grows by (C - 2 S) j - j^2, concave in j. Hence between two infeasible integer
+levels everything is infeasible, and above the largest feasible one the lower root says how many may rise.
+For its total this is the least variance there is, so it is the true integer optimum. A V that fractions
+can meet and whole samples cannot is infeasible too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tramfl.notation import BadInput, Reals
+
+MARGIN = 1e-12
+"""V is met to one part in 1e12, so that a V written as 0.6666666666666666 admits the counts it means."""
+
+_WHOLE = 2**52
+"""C times any level stays below it: sums of such whole numbers are exact and leave a float64's last bit free."""
+
+_ULPS = 2.0**-50
+"""The rounding that a level may carry, relative to it."""
+
+_BLOCK = 1 << 15
+"""Breakpoints handled at once: small enough that every intermediate stays in the cache."""
+
+_ONE = np.float64(1.0).view(np.int64)
+"""The bit pattern of 1.0; with the sign bit set it is -1.0."""
+
+
+@dataclass(frozen=True)
+class Allotment:
+    """The answer to P4 for one node, or for every node at once.
+
+    Where `feasible` is false no allotment meets V: `variance` is then the least that can be reached
+    and `samples` the allotment that reaches it.
+    """
+
+    samples: NDArray[Any]
+    """s_c, of the shape of `held`: whole numbers, or fractions where they were asked for."""
+    total: NDArray[Any]
+    """S*: the sum over the labels."""
+    variance: Reals
+    """Var_c(a_c + s_c)."""
+    feasible: NDArray[np.bool_]
+
+
+def largest_allotment(used: ArrayLike, held: ArrayLike, variance_limit: float, *, whole: bool = True) -> Allotment:
+    """Solve P4 for the history `used` (C,) and the stock `held`, (C,) for one node or (N, C) for many."""
+    a = _counts("used", used, whole).astype(np.float64)
+    stock = _counts("held", held, whole)
+    if a.ndim != 1 or a.size == 0:
+        raise BadInput(f"used must be one count per label, shape (C,) with C >= 1, not shape {a.shape}.")
+    if stock.ndim not in (1, 2) or stock.shape[-1] != a.size:
+        raise BadInput(f"held must have shape ({a.size},) or (N, {a.size}) to match used, not {stock.shape}.")
+    if not isinstance(variance_limit, Real) or not variance_limit >= 0:
+        raise BadInput(f"variance_limit must be a number of at least 0, not {variance_limit}.")
+    limit = min(float(variance_limit), float(_WHOLE) ** 2)  # no counts vary more, and infinity breeds NaN
+    rows = stock.reshape(-1, a.size)
+    samples = np.empty(rows.shape, dtype=np.int64 if whole else np.float64)
+    variance = np.empty(len(rows))
+    feasible = np.empty(len(rows), dtype=np.bool_)
+    solve = _whole_samples if whole else _fractions
+    step = max(1, _BLOCK // a.size)
+    for i in range(0, len(rows), step):
+        part = slice(i, i + step)
+        samples[part], variance[part], feasible[part] = solve(a, a + rows[part], limit)
+    if not whole:
+        np.minimum(samples, rows, out=samples)  # the sum a + l was rounded
+    total = samples.sum(axis=1)
+    if stock.ndim == 1:
+        return Allotment(samples[0], total[0], variance[0], feasible[0])
+    return Allotment(samples, total, variance, feasible)
+
+
+def _counts(name: str, values: ArrayLike, whole: bool) -> NDArray[np.int64] | Reals:
+    """`values` as counts whose sums float64, in which the work is done, holds exactly."""
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise BadInput(f"{name} must be an array of counts with rows of one length.") from error
+    if array.dtype.kind not in "iuf":
+        raise BadInput(f"{name} must be an array of counts, not of {array.dtype}.")
+    if array.size:
+        most = _WHOLE / (2 * array.shape[-1]) if array.ndim else _WHOLE
+        # A NaN fails both comparisons.
+        if not (array.min() >= 0 and array.max() < most):
+            raise BadInput(f"{name} must hold counts from 0 to {most:.3g}; it has a negative, NaN or larger entry.")
+        if whole and array.dtype.kind == "f" and (np.floor(array) != array).any():
+            raise BadInput(f"{name} must hold whole counts; for fractions call with whole=False.")
+    return array
+
+
+def _levels(a: Reals, top: Reals, limit: float) -> tuple[Reals, Reals, Reals]:
+    """For every row of `top` = a + l: t*, C^2 Var there, and the highest level with C^2 Var <= `limit`.
+
+    Where none meets it, the highest level that is as good as t*.
+    """
+    nodes, labels = top.shape
+    row = np.arange(nodes)
+    t, rising = _breakpoints(a, top)
+    w = np.empty_like(t)
+    w[:, 0] = np.minimum(labels * t[:, 0] - a.sum(), 0.0)
+    dw = np.subtract(t[:, 1:], t[:, :-1], out=w[:, 1:])
+    growth = rising[:, :-1] * dw
+    dw *= labels
+    dw -= growth  # (C - m) gap, in place: at this size memory traffic is the cost
+    np.cumsum(w, axis=1, out=w)
+
+    # t*: in the last segment that begins with w <= 0. Where w never exceeds 0 that is -1: the last breakpoint.
+    last = (w > 0.0).argmax(axis=1) - 1
+    turn = t[row, last] - w[row, last] / np.maximum(labels - rising[row, last], 1.0)
+    deviation = np.minimum(np.maximum(turn[:, None], a), top) - turn[:, None]
+    least = labels * np.vecdot(deviation, deviation)
+
+    # The rise over a segment is m gap (w at its begin + w at its end); the one with t* begins there, at w = 0.
+    growth[row, last] = rising[row, last] * (t[row, last + 1] - turn)
+    np.maximum(w, 0.0, out=w)
+    growth *= w[:, 1:] + w[:, :-1]
+    rise = np.cumsum(growth, axis=1, out=growth)
+
+    # The root of m (C - m) x^2 + 2 m w x = rest where V is crossed, in the form that does not cancel.
+    room = np.maximum(limit - least, 0.0)
+    j = (rise > room[:, None]).argmax(axis=1)
+    m = rising[row, j]
+    rest = room - np.where(j > 0, rise[row, j - 1], 0.0)
+    b = m * w[row, j]
+    root = b + np.sqrt(b * b + m * (labels - m) * rest)
+    crossing = np.maximum(t[row, j], turn) + rest / np.where(root > 0.0, root, 1.0)
+    return turn, least, np.where(rise[:, -1] <= room, t[:, -1], crossing)
+
+
+def _breakpoints(a: Reals, top: Reals) -> tuple[Reals, Reals]:
+    """The sorted breakpoints of every row, and how many labels rise from each to the next."""
+    # The last bit of each number tells where a label starts (0) from where it is full (1), so that one plain
+    # sort does: bit patterns of non-negative floats order as the floats do, and whole numbers below 2^52
+    # leave that bit free. A fraction moves by one unit in its last place.
+    points = np.empty((len(top), 2 * a.size))
+    points[:, : a.size] = a
+    points[:, a.size :] = top
+    bits = points.view(np.int64)
+    bits &= ~1
+    bits[:, a.size :] |= 1
+    bits.sort(axis=1)
+    # Moved to the place of the sign, that bit makes 1.0 of a start and -1.0 of a full label.
+    sign = bits << 63
+    sign |= _ONE
+    bits &= ~1
+    rising = sign.view(np.float64)
+    return points, np.cumsum(rising, axis=1, out=rising)
+
+
+def _fractions(a: Reals, top: Reals, limit: float) -> tuple[Reals, Reals, NDArray[np.bool_]]:
+    """The continuous optimum: samples, variance, feasible."""
+    turn, least, level = _levels(a, top, limit * a.size**2)
+    y, variance = _filled(a, top, level)
+    # With large counts and a small V one unit in the level's last place is a violation: stay below it.
+    over = (variance > limit * (1.0 + MARGIN)) & (level > turn)
+    if over.any():
+        level[over] = np.maximum(level[over] * (1.0 - _ULPS), turn[over])
+        y, variance = _filled(a, top, level)
+    # Equal fractions may differ in their last digit: what such noise adds is no violation.
+    noise = (4.0 * np.finfo(np.float64).eps * top.max(axis=1)) ** 2
+    return y - a, variance, least <= (limit * (1.0 + MARGIN) + noise) * a.size**2
+
+
+def _filled(a: Reals, top: Reals, level: Reals) -> tuple[Reals, Reals]:
+    """At a level: the filled labels y_c and their variance, measured from their mean."""
+    y = np.minimum(np.maximum(level[:, None], a), top)
+    deviation = y - y.mean(axis=1, keepdims=True)
+    return y, np.vecdot(deviation, deviation) / a.size
+
+
+def _whole_samples(a: Reals, top: Reals, limit: float) -> tuple[Reals, Reals, NDArray[np.bool_]]:
+    """The integer optimum: samples, variance, feasible."""
+    labels = a.size
+    # Aimed half-way between V and what the test admits, so that rounding on either side costs no sample.
+    aim = limit * labels * labels * (1.0 + 0.5 * MARGIN)
+    admitted = limit * labels * labels * (1.0 + MARGIN)
+    turn, _, highest = _levels(a, top, aim)
+    level = np.floor(highest * (1.0 + _ULPS))
+    below, scaled = _spread(a, top, level)
+    (failed,) = (scaled > admitted).nonzero()
+    if failed.size:
+        # Rounding led one level too high; or V is met nowhere, and the least is on either side of t*.
+        other = np.where(level > turn, level - 1.0, level + 1.0)
+        below_other, scaled_other = _spread(a, top[failed], other[failed])
+        better = scaled_other < scaled[failed]
+        chosen = failed[better]
+        level[chosen] = other[chosen]
+        below[chosen] = below_other[better]
+        scaled[chosen] = scaled_other[better]
+    feasible = scaled <= admitted
+
+    column = level[:, None]
+    at_level = (a <= column) & (column < top)
+    rank = at_level.cumsum(axis=1)
+    raised = _how_many_rise(rank[:, -1], below, admitted - scaled, labels)
+    samples = np.minimum(np.maximum(column, a), top) - a
+    samples += at_level & (rank <= raised[:, None])
+    variance = (scaled + raised * (labels - 2.0 * below - raised)) / (labels * labels)
+    return samples, variance, feasible
+
+
+def _spread(a: Reals, top: Reals, level: Reals) -> tuple[Reals, Reals]:
+    """At a whole level: S = sum_c (y_c - T), and C^2 Var, both whole numbers."""
+    deviation = np.minimum(np.maximum(level[:, None], a), top) - level[:, None]
+    below = deviation.sum(axis=1)
+    return below, a.size * np.vecdot(deviation, deviation) - below * below
+
+
+def _how_many_rise(available: NDArray[np.int64], below: Reals, room: Reals, labels: int) -> Reals:
+    """The most labels at the level that may rise by one: the lower root of (C - 2 S) j - j^2 = room.
+
+    None where V is exceeded already, that is where `room` is negative.
+    """
+    b = labels - 2.0 * below
+    discriminant = b * b - 4.0 * room
+    root = b + np.sqrt(np.maximum(discriminant, 0.0))
+    j = np.rint(2.0 * room / np.where(root > 0.0, root, np.inf))
+    # No root: no number of them exceeds V. Rounded like the level, j is tested like it.
+    j = np.where(discriminant < 0.0, available, np.minimum(np.maximum(j, 0.0), available))
+    return np.where(j * (b - j) > room, np.maximum(j - 1.0, 0.0), j)

@@ -1,0 +1,181 @@
+"""What every policy shares: weighing the nodes and saying why. Imports notation, timing and objective.
+
+A policy first says what samples each node in question would train. Weighing gives each its predicted
+times and scores; from there a policy only chooses.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tramfl.notation import Candidate, Decision, Ledger, Loads, ModelCost, NodeId, Reals
+from tramfl.scheduling.objective import samples_per_second
+from tramfl.scheduling.policy import PolicySettings
+from tramfl.scheduling.timing import compute_seconds, idle_seconds, transfer_seconds
+
+
+@dataclass(frozen=True)
+class Round:
+    """What is known when a round is decided."""
+
+    policy: str
+    settings: PolicySettings
+    ledger: Ledger
+    loads: Loads
+    held: NDArray[np.int64]
+    holder: NodeId
+    cost: ModelCost
+    nodes: tuple[NodeId, ...]
+    """Those that reported, and so may be chosen."""
+    reachable: NDArray[np.bool_]
+    """Labels that at least one of them holds; the others leave the variance constraint."""
+
+    @classmethod
+    def of(
+        cls,
+        policy: str,
+        settings: PolicySettings,
+        ledger: Ledger,
+        loads: Loads,
+        held: NDArray[np.int64],
+        holder: NodeId,
+        cost: ModelCost,
+    ) -> Round:
+        """Gather what `decide` was given, and see who and what is within reach."""
+        nodes = loads.reporting
+        reachable = np.asarray(held[list(nodes)].any(axis=0))
+        return cls(policy, settings, ledger, loads, held, holder, cost, nodes, reachable)
+
+    @property
+    def used(self) -> NDArray[np.int64]:
+        """Samples used so far of the labels within reach."""
+        return np.array(self.ledger.used, dtype=np.int64)[self.reachable]
+
+    @property
+    def unreachable_labels(self) -> tuple[int, ...]:
+        """The labels no reporting node holds."""
+        return () if self.reachable.all() else tuple(np.flatnonzero(~self.reachable).tolist())
+
+    def stock(self, nodes: Sequence[NodeId]) -> NDArray[np.int64]:
+        """What `nodes` hold of the labels within reach."""
+        return self.held[list(nodes)][:, self.reachable]
+
+    def weigh(
+        self, nodes: Sequence[NodeId], samples: NDArray[np.int64], variance: Reals | None = None
+    ) -> tuple[Candidate, ...]:
+        """Each node's predicted times and scores, had it trained its row of `samples`."""
+        if variance is None:
+            variance = _label_variances(self.used + samples)
+        waiting = samples_per_second(0, self.settings.wait_seconds, self.ledger)
+        within = self.settings.variance_limit * (1.0 + 1e-9)
+        return tuple(
+            self._candidate(node, total, spread, spread <= within, waiting)
+            for node, total, spread in zip(nodes, samples.sum(axis=1).tolist(), variance.tolist(), strict=True)
+        )
+
+    def _candidate(self, node: NodeId, total: int, variance: float, feasible: bool, waiting: float) -> Candidate:
+        compute = compute_seconds(total, self.cost, self.loads.flops[node])
+        transfer = 0.0 if node == self.holder else transfer_seconds(self.cost, self.loads.bandwidth[node])
+        idle = idle_seconds(total, self.settings.wait_seconds)
+        score = samples_per_second(total, compute + transfer, self.ledger) if not idle else waiting
+        return Candidate(node, total, compute, transfer, score, waiting, variance, feasible)
+
+    def train(
+        self,
+        candidate: Candidate,
+        samples: NDArray[np.int64],
+        candidates: tuple[Candidate, ...],
+        reason: str,
+    ) -> Decision:
+        """The decision that `candidate` trains `samples` of the labels within reach."""
+        every_label = np.zeros(self.reachable.size, dtype=np.int64)
+        every_label[self.reachable] = samples
+        return Decision(
+            self.policy,
+            candidate.node,
+            tuple(every_label.tolist()),
+            candidate.compute_seconds,
+            candidate.transfer_seconds,
+            0.0,
+            self._with_labels(reason),
+            candidates,
+            self.unreachable_labels,
+        )
+
+    def skip(self, reason: str, candidates: tuple[Candidate, ...] = ()) -> Decision:
+        """The decision that nobody trains and the holder waits for H."""
+        return Decision(
+            self.policy,
+            None,
+            (0,) * self.reachable.size,
+            0.0,
+            0.0,
+            self.settings.wait_seconds,
+            self._with_labels(reason),
+            candidates,
+            self.unreachable_labels,
+        )
+
+    def nobody_reported(self) -> Decision:
+        """The decision when there is nobody to choose from."""
+        return self.skip("Nobody trains: no node reported its load.")
+
+    def _with_labels(self, reason: str) -> str:
+        """`reason`, and in the same sentence which labels left the constraint."""
+        gone = self.unreachable_labels
+        if not gone or not self.nodes:
+            return reason
+        reason = reason.removesuffix(".")
+        names = ", ".join(map(str, gone))
+        if len(gone) == 1:
+            return f"{reason}; label {names} is left out of the balance, as no reporting node holds it."
+        return f"{reason}; labels {names} are left out of the balance, as no reporting node holds them."
+
+
+class BuiltInPolicy(ABC):
+    """Settings, and the checks that every policy here begins with."""
+
+    name: str
+
+    def __init__(self, settings: PolicySettings) -> None:
+        self.settings = settings
+
+    def decide(
+        self,
+        ledger: Ledger,
+        loads: Loads,
+        held: NDArray[np.int64],
+        holder: NodeId,
+        cost: ModelCost,
+        rng: np.random.Generator,
+    ) -> Decision:
+        """This round's decision."""
+        now = Round.of(self.name, self.settings, ledger, loads, held, holder, cost)
+        if not now.nodes:
+            return now.nobody_reported()
+        if not now.reachable.any():
+            return now.skip("Nobody trains: no reporting node holds any samples.")
+        return self.choose(now, rng)
+
+    @abstractmethod
+    def choose(self, now: Round, rng: np.random.Generator) -> Decision:
+        """The choice, once there is somebody to choose from."""
+
+
+def _label_variances(counts: NDArray[np.int64]) -> Reals:
+    """The variance of every row; rows that differ in their order alone come out equal, so that ties are ties."""
+    # From a whole number near the mean all sums are of whole numbers, and so exact in any order.
+    deviation = counts - np.rint(counts.mean(axis=1, keepdims=True))
+    labels = counts.shape[1]
+    spread: Reals = np.vecdot(deviation, deviation) / labels - (deviation.sum(axis=1) / labels) ** 2
+    return spread
+
+
+def who(node: NodeId, holder: NodeId) -> str:
+    """The subject of a reason."""
+    return f"Node {node} keeps the model and" if node == holder else f"Node {node}"

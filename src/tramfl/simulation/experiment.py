@@ -1,0 +1,180 @@
+"""One run in virtual time, round by round, from a scenario to rows and a summary.
+
+Deterministic to the last digit: loads, policies, training and evaluation each draw from the seed and the round's
+number, never from what came before. So a run that stops after any round and is resumed goes on as if it had not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from msgspec.structs import replace
+
+from tramfl.circulation.commands import CloseRound
+from tramfl.circulation.custody import Record, first_record
+from tramfl.config import Budget, Scenario
+from tramfl.notation import BadInput, Counts, Digest, Ledger, ModelCost, NodeId
+from tramfl.record import Row, Scores, Summary, row_of
+from tramfl.scheduling.policy import Policy, PolicySettings, policy_named
+from tramfl.simulation.loads import LoadSource, load_source
+from tramfl.simulation.world import Learner, NullLearner, World
+
+_STREAM = 6
+"""Keeps the draw of the first holder apart from every other use of the seed."""
+
+
+class Judge(Protocol):
+    """Says how good weights are; off the virtual clock."""
+
+    def scores(self, digest: Digest, node: NodeId, targets: Sequence[float]) -> Scores:
+        """Scores of a model, and its loss on what `node` keeps aside; `targets` are those not reached yet."""
+        ...
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a scenario becomes once data and model are known."""
+
+    held: Counts
+    cost: ModelCost
+    labels: tuple[str, ...]
+    learner: Learner = field(default_factory=NullLearner)
+    judge: Judge | None = None
+    initial: Digest = "w0"
+    """The weights the run begins, or goes on, with."""
+
+
+class Experiment:
+    """A run: iterate over `rounds()`, then ask for the `summary`."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        setting: Setting,
+        *,
+        policy: Policy | None = None,
+        loads: LoadSource | None = None,
+        done: Sequence[Row] = (),
+    ) -> None:
+        self.scenario, self.setting = scenario, setting
+        self.rows: list[Row] = list(done)
+        self.weights: Digest = setting.initial
+        """The weights after the last row."""
+        self._closed: deque[CloseRound] = deque()
+        self._world = World(
+            record=_begin(scenario, setting, self.rows),
+            policy=policy or policy_named(scenario.policy, policy_settings(scenario)),
+            held=setting.held,
+            cost=setting.cost,
+            loads=loads or load_source(scenario.loads, len(setting.held), scenario.seed),
+            seed=scenario.seed,
+            learner=setting.learner,
+            close_round=self._closed.append,
+        )
+        self._trained = sum(row.node is not None for row in self.rows)
+
+    def rounds(self) -> Iterator[Row]:
+        """Play on, one row a round, until a limit or the last target is reached."""
+        if self.finished:
+            return
+        self._world.start()
+        while not self.finished:
+            self._world.run(lambda: bool(self._closed))
+            if not self._closed:
+                raise BadInput("the run came to a halt: no node could go on.")
+            closed = self._closed.popleft()
+            row = row_of(closed.outcome, closed.record, self._score(closed))
+            self.weights = closed.record.weights.digest
+            self.rows.append(row)
+            yield row
+
+    def _score(self, closed: CloseRound) -> Scores:
+        node = closed.outcome.node
+        if node is None or self.setting.judge is None:
+            return Scores()
+        self._trained += 1
+        if self._trained % self.scenario.evaluation.every:
+            return Scores()
+        return self.setting.judge.scores(closed.record.weights.digest, node, self.open_targets)
+
+    @property
+    def open_targets(self) -> tuple[float, ...]:
+        """Targets not reached yet."""
+        return tuple(target for target, seconds in self._reached().items() if seconds is None)
+
+    def _reached(self) -> dict[float, float | None]:
+        return {t: seconds_to(self.rows, t) for t in self.scenario.budget.targets}
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last target or the first limit is reached."""
+        budget = self.scenario.budget
+        if self.setting.judge is not None and budget.targets and not self.open_targets:
+            return True
+        return bool(self.rows) and past(budget, self.rows[-1])
+
+    def summary(self) -> Summary:
+        """What the run has come to so far."""
+        rows = self.rows
+        measured = [row.test_accuracy for row in rows if row.test_accuracy is not None]
+        return Summary(
+            scenario=self.scenario.name,
+            policy=self.scenario.policy,
+            seed=self.scenario.seed,
+            status="finished" if self.finished else "interrupted",
+            rounds=len(rows),
+            skipped_rounds=sum(row.node is None for row in rows),
+            samples=sum(rows[-1].used) if rows else 0,
+            total_seconds=rows[-1].total_seconds if rows else 0.0,
+            compute_seconds=sum(row.compute_seconds for row in rows),
+            transfer_seconds=sum(row.transfer_seconds for row in rows),
+            idle_seconds=sum(row.idle_seconds for row in rows),
+            label_variance=rows[-1].label_variance if rows else 0.0,
+            largest_label_variance=max((row.label_variance for row in rows), default=0.0),
+            seconds_to_target={f"{target:g}": seconds for target, seconds in self._reached().items()},
+            test_accuracy=measured[-1] if measured else None,
+            cost=self.setting.cost,
+        )
+
+
+def policy_settings(scenario: Scenario) -> PolicySettings:
+    """What a policy takes from a scenario."""
+    return PolicySettings(scenario.variance_limit, scenario.wait_seconds)
+
+
+def seconds_to(rows: Sequence[Row], target: float) -> float | None:
+    """T_total when the test accuracy first reached `target`."""
+    for row in rows:
+        if row.test_accuracy is not None and row.test_accuracy >= target:
+            return row.total_seconds
+    return None
+
+
+def past(budget: Budget, row: Row) -> bool:
+    """Whether a run with this last row is at one of its limits."""
+    return (
+        (budget.rounds is not None and row.round >= budget.rounds)
+        or (budget.seconds is not None and row.total_seconds >= budget.seconds)
+        or (budget.samples is not None and sum(row.used) >= budget.samples)
+    )
+
+
+def _begin(scenario: Scenario, setting: Setting, rows: Sequence[Row]) -> Record:
+    """The record to start from: w_0 at every node and a holder drawn at random, or where `rows` left off."""
+    nodes, labels = setting.held.shape
+    if scenario.budget.rounds is None and scenario.budget.seconds is None and scenario.budget.samples is None:
+        raise BadInput("the run has no limit: set at least one of budget.rounds, budget.seconds and budget.samples.")
+    holder = int(np.random.default_rng((scenario.seed, _STREAM)).integers(nodes))
+    record = first_record(scenario.name, holder, setting.initial, tuple(range(nodes)), labels)
+    if not rows:
+        return record
+    last = rows[-1]
+    ledger = Ledger(last.used, last.total_seconds, last.round)
+    weights = replace(record.weights, since=ledger.seconds)
+    safe = replace(record.safe, round=ledger.round, ledger=ledger, since=ledger.seconds)
+    holder = last.holder if last.node is None else last.node
+    return replace(record, epoch=last.epoch, holder=holder, weights=weights, safe=safe, ledger=ledger)

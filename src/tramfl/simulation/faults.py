@@ -1,0 +1,282 @@
+"""Bad conditions for a world, and the search for a schedule of faults that breaks an invariant.
+
+Everything about a schedule follows from its seed: the federation, what fails, when and for how long. A seed that
+fails fails again, in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from msgspec import Struct
+
+from tramfl.circulation.custody import Record, first_record
+from tramfl.circulation.invariants import InvariantBroken, Invariants
+from tramfl.circulation.phases import Limits
+from tramfl.config import LoadModel
+from tramfl.notation import Digest, ModelCost, NodeId
+from tramfl.scheduling.policy import PolicySettings, policy_named
+from tramfl.simulation.loads import load_source
+from tramfl.simulation.world import REGISTER, World
+
+HORIZON = 120.0
+"""Faults begin and end within so many seconds."""
+ROUNDS_AFTER = 5
+"""Once all is well again the run must do so many rounds more."""
+
+_COST = ModelCost(flops_per_sample=3e9, model_bits=1e8)
+_LOADS = LoadModel(flops=1e12, bandwidth=1e8, compute_share=(0.1, 1.0), bandwidth_share=(0.1, 1.0))
+_SLOWEST_SECONDS = 12.0
+"""The longest hop or training that can be predicted with these costs, loads and holdings."""
+
+
+class Fault(Struct, frozen=True):
+    """Something that goes wrong from `begin` on, and is mended at `end` (if ever)."""
+
+    begin: float
+    end: float
+
+
+class Crash(Fault, frozen=True):
+    """A node's process is killed; at the end it is started again. Without an end it stays dead."""
+
+    node: NodeId
+
+
+class Partition(Fault, frozen=True):
+    """These nodes, and the register if it is among them, hear only each other."""
+
+    side: frozenset[NodeId]
+
+
+class RegisterOutage(Fault, frozen=True):
+    """The register answers nobody."""
+
+
+class Lossy(Fault, frozen=True):
+    """Small messages are lost with this probability and take up to so many seconds."""
+
+    loss: float
+    delay: float
+
+
+class SlowDisk(Fault, frozen=True):
+    """Storing takes so many seconds; endless means that the disk is full."""
+
+    node: NodeId
+    seconds: float
+
+
+class CutTransfers(Fault, frozen=True):
+    """Every transfer that begins breaks half-way."""
+
+
+class SlowTraining(Fault, frozen=True):
+    """A node trains so many times slower than it predicts."""
+
+    node: NodeId
+    factor: float
+
+
+class Schedule(Struct, frozen=True):
+    """A federation and its misfortunes."""
+
+    seed: int
+    nodes: int
+    policy: str
+    faults: tuple[Fault, ...]
+
+    def describe(self) -> Iterator[str]:
+        """One line a fault, in order of time."""
+        yield f"seed {self.seed}: {self.nodes} nodes, policy {self.policy}"
+        for fault in sorted(self.faults, key=lambda f: f.begin):
+            yield f"  {fault}"
+
+
+def schedule_of(seed: int) -> Schedule:
+    """The schedule that a seed stands for."""
+    rng = np.random.default_rng((seed, 3))
+    nodes = int(rng.integers(2, 7))
+    policy = str(rng.choice(["load-aware", "load-aware", "random", "variance-first", "time-first"]))
+    faults = tuple(_fault(rng, nodes) for _ in range(1 + rng.poisson(5)))
+    return Schedule(seed, nodes, policy, faults)
+
+
+def _fault(rng: np.random.Generator, nodes: int) -> Fault:
+    begin = float(rng.uniform(0.0, HORIZON))
+    end = min(HORIZON, begin + float(rng.exponential(15.0)))
+    node = int(rng.integers(nodes))
+    everyone = np.array([REGISTER, *range(nodes)])
+    side = frozenset(everyone[rng.random(everyone.size) < 0.5].tolist())
+    stays_dead = rng.random() < 0.15
+    kinds: list[Fault] = [
+        Crash(begin, float("inf") if stays_dead else end, node),
+        Partition(begin, end, side),
+        RegisterOutage(begin, end),
+        Lossy(begin, end, float(rng.uniform(0.05, 0.6)), float(rng.uniform(0.0, 3.0))),
+        SlowDisk(begin, end, node, float(rng.choice([2.0, 20.0, np.inf]))),
+        CutTransfers(begin, end),
+        SlowTraining(begin, end, node, float(rng.uniform(2.0, 200.0))),
+    ]
+    return kinds[int(rng.choice(len(kinds), p=[0.3, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1]))]
+
+
+class Storm:
+    """The conditions under a schedule: which faults are active, and what they do to each request."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng((seed, 4))
+        self.active: list[Fault] = []
+
+    def _having(self, kind: type[Fault]) -> list[Fault]:
+        return [fault for fault in self.active if isinstance(fault, kind)]
+
+    def connected(self, one: NodeId, other: NodeId) -> bool:
+        """Whether a link works; the register's link to itself says whether it is up."""
+        if REGISTER in (one, other) and self._having(RegisterOutage):
+            return False
+        return not any(
+            isinstance(fault, Partition) and (one in fault.side) != (other in fault.side) for fault in self.active
+        )
+
+    def message(self, sender: NodeId, receiver: NodeId) -> float | None:
+        """Seconds a message takes, or None where it is lost."""
+        if not self.active:
+            return 0.0
+        if not self.connected(sender, receiver):
+            return None
+        seconds = 0.0
+        for fault in self.active:
+            if isinstance(fault, Lossy):
+                if self._rng.random() < fault.loss:
+                    return None
+                seconds += float(self._rng.uniform(0.0, fault.delay))
+        return seconds
+
+    def cut_transfer(self) -> bool:
+        """Whether the transfer that begins now will break."""
+        return bool(self._having(CutTransfers))
+
+    def store_seconds(self, node: NodeId) -> float | None:
+        """Seconds that storing takes at this node now."""
+        seconds = sum(f.seconds for f in self.active if isinstance(f, SlowDisk) and f.node == node)
+        return None if seconds == float("inf") else seconds
+
+    def slowness(self, node: NodeId) -> float:
+        """How many times slower than predicted this node trains now."""
+        return max((f.factor for f in self.active if isinstance(f, SlowTraining) and f.node == node), default=1.0)
+
+
+class Trial:
+    """One schedule, played with every invariant checked after every event."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        rng = np.random.default_rng((schedule.seed, 5))
+        held = _holdings(rng, schedule.nodes)
+        record = first_record("trial", int(rng.integers(schedule.nodes)), "w0", tuple(range(schedule.nodes)), 4)
+        limits = Limits(unsafe_rounds=int(rng.integers(1, 4)))
+        self.storm = Storm(schedule.seed)
+        self.world = World(
+            record=record,
+            policy=policy_named(schedule.policy, PolicySettings(variance_limit=400.0)),
+            held=held,
+            cost=_COST,
+            loads=load_source(_LOADS, schedule.nodes, schedule.seed),
+            seed=schedule.seed,
+            limits=limits,
+            conditions=self.storm,
+            watcher=self,
+        )
+        # A holder lost, a grace, a gathering, the longest deadline with every doubling, and one round.
+        stall = 3 * self.world.lease_seconds + limits.takeover_grace + limits.load_reply
+        stall += limits.overdue_after(_SLOWEST_SECONDS, setbacks=4) + 3 * _SLOWEST_SECONDS
+        self._invariants = Invariants(record, lambda node: self.world.sites[node].disk, stall)
+        self._able_since: float | None = 0.0
+        self._rounds_at_end: int | None = None
+
+    def play(self) -> None:
+        """Play the schedule, then see the run go on; raises InvariantBroken."""
+        self.world.start()
+        for fault in self.schedule.faults:
+            self.world.clock.after(fault.begin, self._begin, fault)
+            if fault.end < float("inf"):
+                self.world.clock.after(fault.end, self._end, fault)
+        self.world.clock.after(HORIZON, self._calm)
+        self.world.run(self._over)
+        if not self._over():
+            raise InvariantBroken(5, f"at {self.world.clock.now:.1f} s nothing is left to happen")
+
+    def _over(self) -> bool:
+        if self._rounds_at_end is None:
+            return False
+        record = self.world.register.read().record
+        return record.round >= self._rounds_at_end + ROUNDS_AFTER or not self._can_advance(record)
+
+    def _calm(self) -> None:
+        self._rounds_at_end = self.world.register.read().record.safe.round
+
+    def _begin(self, fault: Fault) -> None:
+        reached = self._in_touch()
+        if isinstance(fault, Crash):
+            if self.world.sites[fault.node].alive:
+                self.world.crash(fault.node)
+        else:
+            self.storm.active.append(fault)
+        for node in reached - self._in_touch():
+            self.world.out_of_touch(node)
+
+    def _end(self, fault: Fault) -> None:
+        reached = self._in_touch()
+        if isinstance(fault, Crash):
+            self.world.revive(fault.node)
+        else:
+            self.storm.active.remove(fault)
+        for node in sorted(self._in_touch() - reached):
+            self.world.in_touch(node)
+
+    def _in_touch(self) -> set[NodeId]:
+        return {node for node in range(self.schedule.nodes) if self.world.reaches_register(node)}
+
+    def _can_advance(self, record: Record) -> bool:
+        """Whether nothing is in the way: no fault but dead nodes, and a live one with weights to go on from."""
+        return not self.storm.active and any(
+            site.alive and (record.safe.digest in site.disk or record.weights.digest in site.disk)
+            for site in self.world.sites
+        )
+
+    # What the world lets its watcher see.
+
+    def trained(self, parent: Digest, digest: Digest, samples: tuple[int, ...]) -> None:
+        """Weights came into being."""
+        self._invariants.trained(parent, digest, samples)
+
+    def swapped(self, author: NodeId, epoch: int, before: Record, after: Record) -> None:
+        """The record changed."""
+        self._invariants.swapped(author, epoch, before, after, self.world.clock.now)
+
+    def stepped(self) -> None:
+        """An event was dealt with."""
+        now = self.world.clock.now
+        if not self._can_advance(self.world.register.read().record):
+            self._able_since = None
+        elif self._able_since is None:
+            self._able_since = now
+        self._invariants.stepped(now, self._able_since)
+
+
+def _holdings(rng: np.random.Generator, nodes: int) -> np.ndarray:
+    """What the nodes hold of four labels: some lack some, every label is somewhere."""
+    held = rng.integers(20, 100, size=(nodes, 4)) * (rng.random((nodes, 4)) < 0.7)
+    held[rng.integers(nodes, size=4), range(4)] = 100
+    return held
+
+
+def try_schedule(seed: int) -> str | None:
+    """None where every invariant held under the seed's schedule, else what broke."""
+    try:
+        Trial(schedule_of(seed)).play()
+    except InvariantBroken as broken:
+        return str(broken)
+    return None

@@ -1,0 +1,78 @@
+"""From a scenario to what a run needs: who holds what, what a sample costs, and who trains.
+
+PyTorch is imported only where a run trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tramfl.config import Scenario
+from tramfl.learning.partition import LABEL_COUNTS, PAPER_LAYOUTS, divide, held_counts, share_counts
+from tramfl.notation import BadInput, Digest, ModelCost, NodeId
+from tramfl.record import Scores
+from tramfl.simulation.experiment import Setting
+
+if TYPE_CHECKING:
+    from tramfl.learning.learner import Learner
+
+_STREAM = 7
+"""Keeps the division of data, where only its counts are known, apart from every other use of the seed."""
+
+
+def scheduling_only(scenario: Scenario) -> Setting:
+    """The setting of a run that trains nothing: it needs no data files, for their label counts are known."""
+    if scenario.dataset not in LABEL_COUNTS:
+        known = ", ".join(LABEL_COUNTS)
+        raise BadInput(f"without training only data sets with known label counts will do: {known}.")
+    cost = scenario.cost
+    if cost.flops_per_sample is None or cost.model_bits is None:
+        raise BadInput("without training the cost cannot be computed: set cost.flops_per_sample and cost.model_bits.")
+    counts = LABEL_COUNTS[scenario.dataset]
+    if scenario.partition.layout in PAPER_LAYOUTS:
+        held = held_counts(counts, scenario.partition)
+    else:
+        labels = np.repeat(np.arange(len(counts)), counts)
+        rng = np.random.default_rng((scenario.seed, _STREAM))
+        held = share_counts(divide(labels, scenario.partition, rng), labels, len(counts))
+    names = tuple(str(label) for label in range(len(counts)))
+    return Setting(held, ModelCost(cost.flops_per_sample, cost.model_bits), names)
+
+
+class _Judge:
+    """The learner's scores as a row has them."""
+
+    def __init__(self, learner: Learner) -> None:
+        self._learner = learner
+
+    def scores(self, digest: Digest, node: NodeId, targets: Sequence[float]) -> Scores:
+        """Off the virtual clock."""
+        found = self._learner.scores(digest, node, targets)
+        return Scores(found.test_accuracy, found.test_loss, found.validation_loss)
+
+
+def with_training(
+    scenario: Scenario,
+    data_dir: Path | None = None,
+    *,
+    dataset: Any = None,
+    network: Any = None,
+    report: Callable[[str, int, int | None], None] | None = None,
+    threads: int | None = None,
+) -> tuple[Setting, Learner]:
+    """The setting of a run that trains, and its learner."""
+    try:
+        from tramfl.learning.learner import build_learner, use_threads
+    except ImportError as error:
+        raise BadInput(
+            f"training needs {error.name}: install it with pip install 'tramfl[torch]', or add --no-training."
+        ) from None
+    if threads is not None:
+        use_threads(threads)
+    learner = build_learner(scenario, data_dir, dataset=dataset, network=network, report=report)
+    setting = Setting(learner.held, learner.cost, tuple(learner.classes), learner, _Judge(learner), learner.initial())
+    return setting, learner

@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+from tramfl.reporting.colours import KNOWN, in_order, looks
+
+
+def test_policies_of_the_paper_never_share_a_colour_a_line_or_a_marker() -> None:
+    for part in range(len(KNOWN["tram"])):
+        assert len({look[part] for look in KNOWN.values()}) == len(KNOWN)
+
+
+def test_a_policy_from_outside_looks_the_same_whatever_is_drawn_beside_it() -> None:
+    assert looks(["mine"])["mine"] == looks(["load-aware", "mine", "random"])["mine"]
+    assert looks(["mine"])["mine"].colour not in {look.colour for look in KNOWN.values()}
+
+
+def test_policies_from_outside_do_not_look_alike() -> None:
+    assert len(set(looks([f"policy-{i}" for i in range(8)]).values())) == 8
+
+
+def test_more_policies_than_looks_are_still_drawn() -> None:
+    assert len(looks([f"policy-{i}" for i in range(30)])) == 30
+
+
+def test_the_papers_method_comes_first() -> None:
+    assert in_order(["zebra", "random", "ant", "load-aware", "random"]) == ["load-aware", "random", "ant", "zebra"]

@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tramfl.notation import BadInput
+from tramfl.reporting import Run, load_run, write_page
+
+MakeRun = Callable[..., Path]
+HOSTILE = "</script><img src=x onerror=\"document.title='pwned'\"><b>&amp;"
+
+
+class Outline(HTMLParser):
+    """The elements of a page with their attributes, and its text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def named(self, *tags: str) -> list[dict[str, str | None]]:
+        return [attributes for tag, attributes in self.elements if tag in tags]
+
+
+def packed(html: str, name: str) -> bytes:
+    found = re.search(rf'<script type="text/plain" id="{name}">([^<]*)</script>', html)
+    assert found is not None
+    return gzip.decompress(base64.b64decode(found[1]))
+
+
+def page_of(runs: list[Run], folder: Path) -> str:
+    return write_page(runs, folder / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def one(make_run: MakeRun) -> Run:
+    return load_run(make_run())
+
+
+@pytest.fixture
+def many(make_run: MakeRun) -> list[Run]:
+    policies = ("load-aware", "random", "time-first")
+    return [load_run(make_run(f"{p}-{s}", policy=p, seed=s)) for p in policies for s in range(2)]
+
+
+def test_the_page_reaches_nothing_outside_itself(one: Run, tmp_path: Path) -> None:
+    outline = Outline(page_of([one], tmp_path))
+    for attributes in outline.named("script", "link", "img", "iframe", "a"):
+        assert "src" not in attributes
+        assert (attributes.get("href") or "#").startswith("#")
+    policy = next(a["content"] for a in outline.named("meta") if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None
+    assert policy.startswith("default-src 'none'")
+    assert "http" not in policy
+
+
+def test_plotly_is_in_the_page_exactly_once_and_allowed_to_run(one: Run, tmp_path: Path) -> None:
+    html = page_of([one], tmp_path)
+    library = packed(html, "library")
+    assert b"plotly.js v" in library[:200]
+    assert len(Outline(html).named("script")) == 3
+    scripts = re.findall(r"<script>(.*?)</script>", html, flags=re.S)
+    for code in (library, scripts[0].encode()):
+        assert f"sha256-{base64.b64encode(hashlib.sha256(code).digest()).decode()}" in html
+
+
+def test_the_page_is_far_lighter_than_plotly_alone(many: list[Run], tmp_path: Path) -> None:
+    html = page_of(many, tmp_path)
+    assert len(html) < 0.5 * len(packed(html, "library"))
+
+
+def test_the_same_runs_give_the_same_page(many: list[Run], tmp_path: Path) -> None:
+    assert page_of(many, tmp_path / "a") == page_of(many, tmp_path / "b")
+
+
+def test_a_folder_gets_the_page_under_its_usual_name(one: Run, tmp_path: Path) -> None:
+    assert write_page([one], tmp_path) == tmp_path / "report.html"
+
+
+def test_no_run_makes_no_page(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="at least one run"):
+        write_page([], tmp_path)
+
+
+def test_plotly_accepts_every_figure(many: list[Run], tmp_path: Path) -> None:
+    from plotly import graph_objects
+
+    plots = json.loads(packed(page_of(many, tmp_path), "data"))["plots"]
+    assert {name.split("-", 1)[1] for name in plots} == {
+        "accuracy", "time", "local-loss", "global-loss", "spent", "usage", "labels", "route",
+    }  # fmt: skip
+    for plot in plots.values():
+        for view in plot["views"]:
+            graph_objects.Figure(view["data"], view["layout"])
+
+
+def test_every_figure_is_told_in_words(many: list[Run], tmp_path: Path) -> None:
+    html = page_of(many, tmp_path)
+    outline = Outline(html)
+    names = {attributes["id"] for _, attributes in outline.elements if "id" in attributes}
+    drawings = [a for a in outline.named("div") if "data-plot" in a]
+    assert {a["data-plot"] for a in drawings} == set(json.loads(packed(html, "data"))["plots"])
+    for drawing in drawings:
+        assert drawing["role"] == "img"
+        assert drawing["aria-labelledby"] in names
+        assert drawing["aria-describedby"] in names
+    assert html.count("<figcaption") == html.count("<figure") == len(drawings)
+    assert "<figcaption></figcaption>" not in html
+
+
+def test_tables_have_captions_and_scoped_headings(many: list[Run], tmp_path: Path) -> None:
+    outline = Outline(page_of(many, tmp_path))
+    assert len(outline.named("caption")) == len(outline.named("table")) > 3
+    assert all(attributes.get("scope") in ("row", "col") for attributes in outline.named("th"))
+    assert len(outline.named("h1")) == 1
+
+
+def test_the_winner_is_marked_in_words(many: list[Run], tmp_path: Path) -> None:
+    html = page_of(many, tmp_path)
+    assert re.search(r"load-aware</th><td class=\"best\"><strong>[^<]+</strong><span class=\"badge\">fastest<", html)
+
+
+def test_a_policy_has_one_colour_all_over_the_page(make_run: MakeRun, tmp_path: Path) -> None:
+    names = [f"outside-{i}" for i in range(6)]
+    html = page_of([load_run(make_run(name, policy=name, rounds=5)) for name in names], tmp_path)
+    plots = json.loads(packed(html, "data"))["plots"]
+    lines = {t["name"]: t["line"]["color"] for t in plots["s0-time"]["views"][0]["data"]}
+    for name, view in zip(names, plots["s0-usage"]["views"], strict=True):
+        assert view["data"][0]["marker"]["color"] == lines[name]
+        assert f'style="--colour:{lines[name]}" aria-hidden="true"></span>{name}<' in html
+
+
+def test_a_page_for_one_run_lists_every_round_with_its_reason(one: Run, tmp_path: Path) -> None:
+    rounds = json.loads(packed(page_of([one], tmp_path), "data"))["rounds"]
+    assert rounds["round"] == [row.round for row in one.rows]
+    assert rounds["reason"] == [row.decision.reason for row in one.rows]
+
+
+def test_a_page_for_several_runs_lists_no_rounds(many: list[Run], tmp_path: Path) -> None:
+    html = page_of(many, tmp_path)
+    assert "rounds" not in json.loads(packed(html, "data"))
+    assert 'id="rounds"' not in html
+
+
+def test_a_run_of_the_scheduler_alone_has_no_empty_figure(make_run: MakeRun, tmp_path: Path) -> None:
+    html = page_of([load_run(make_run(training=False, targets=(), resolved={}))], tmp_path)
+    plots = json.loads(packed(html, "data"))["plots"]
+    assert {name.split("-", 1)[1] for name in plots} == {"time", "spent", "usage", "labels", "route"}
+    text = Outline(html).text
+    assert "Scheduling only" in text
+    assert "Time to target" not in text
+    assert "Who holds which labels" not in text
+
+
+def test_several_scenarios_each_get_a_section_and_a_verdict(make_run: MakeRun, tmp_path: Path) -> None:
+    runs = [load_run(make_run(f"{s}{p}", scenario=s, policy=p)) for s in ("a", "b") for p in ("load-aware", "random")]
+    html = page_of(runs, tmp_path)
+    assert html.count('class="verdict small"') == 2
+    assert 'href="#s1"' in html
+    assert 'id="s1"' in html
+
+
+def test_five_thousand_rounds_stay_light(make_run: MakeRun, tmp_path: Path) -> None:
+    html = page_of([load_run(make_run(rounds=5000))], tmp_path)
+    assert len(html) - len(base64.b64encode(gzip.compress(packed(html, "library"), 9))) < 300_000
+    for plot in json.loads(packed(html, "data"))["plots"].values():
+        for trace in plot["views"][0]["data"]:
+            assert len(trace["y"]) <= 5000
+
+
+@pytest.fixture
+def hostile(make_run: MakeRun) -> Run:
+    braces = HOSTILE.replace("{", "{{")
+    resolved = {
+        "labels": [HOSTILE + str(c) for c in range(10)],
+        "held": [[1] * 10] * 5,
+        "versions": {HOSTILE: HOSTILE},
+    }
+    return load_run(make_run(scenario=HOSTILE, policy=HOSTILE, reason=braces, resolved=resolved, dataset=HOSTILE))
+
+
+def test_hostile_text_in_a_run_file_adds_no_element(one: Run, hostile: Run, tmp_path: Path) -> None:
+    mild, wild = Outline(page_of([one], tmp_path / "a")), Outline(page_of([hostile], tmp_path / "b"))
+    assert not wild.named("img")
+    assert len(wild.named("script")) == len(mild.named("script"))
+    assert all(not key.startswith("on") for _, attributes in wild.elements for key in attributes)
+    assert HOSTILE in wild.text
+
+
+def test_hostile_text_reaches_plotly_escaped(hostile: Run, tmp_path: Path) -> None:
+    for plot in json.loads(packed(page_of([hostile], tmp_path), "data"))["plots"].values():
+        assert "<img" not in json.dumps(plot["views"])
+
+
+def test_the_base_install_can_import_reporting_and_says_what_is_missing(make_run: MakeRun) -> None:
+    code = """
+import sys
+sys.modules["plotly"] = sys.modules["matplotlib"] = None
+from pathlib import Path
+from tramfl.notation import BadInput
+from tramfl.reporting import load_run, verdict, write_figures, write_page
+run = load_run(Path(sys.argv[1]))
+for write in (write_figures, write_page):
+    try:
+        write([run], Path(sys.argv[1]) / "out")
+    except BadInput as error:
+        print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(make_run(rounds=3))], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.count("tramfl[dashboard]") == 2
+
+
+CHROMIUM = shutil.which("chromium")
+
+
+def opened(page: Path, profile: Path) -> str:
+    """The page's document once a browser has run its scripts."""
+    command: list[Any] = [
+        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync",
+        f"--user-data-dir={profile}", "--window-size=1280,6000", "--virtual-time-budget=20000", "--dump-dom",
+        page.as_uri(),
+    ]  # fmt: skip
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+def test_a_browser_draws_every_figure_and_runs_nothing_hostile(hostile: Run, tmp_path: Path) -> None:
+    page = write_page([hostile], tmp_path / "report.html")
+    dom = opened(page, tmp_path / "profile")
+    assert 'data-ready="true"' in dom
+    assert dom.count('class="plot js-plotly-plot"') == 8
+    assert "pwned</title>" not in dom
+    assert "<img" not in dom
+    assert re.search(r"1 to 50 of 60", dom)

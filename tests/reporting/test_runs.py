@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tramfl.notation import BadInput
+from tramfl.record import CONFIG_FILE, ROUNDS_FILE, SUMMARY_FILE
+from tramfl.reporting.runs import NOT_ENDED, doubts, load_run, load_runs
+
+MakeRun = Callable[..., Path]
+
+
+def test_a_run_folder_gives_back_its_settings_rows_and_summary(make_run: MakeRun) -> None:
+    run = load_run(make_run(policy="random", seed=3, rounds=12))
+    assert (run.scenario, run.policy, run.seed, len(run.rows)) == ("digits-5-uneven", "random", 3, 12)
+    assert (run.nodes, len(run.labels), len(run.held)) == (5, 10, 5)
+    assert run.trained
+
+
+def test_a_folder_of_runs_stands_for_all_of_them_in_natural_order(make_run: MakeRun, tmp_path: Path) -> None:
+    for seed in (2, 10, 1):
+        make_run(f"all/seed-{seed}", seed=seed, rounds=3)
+    assert [run.seed for run in load_runs([tmp_path / "all"])] == [1, 2, 10]
+
+
+def test_a_run_named_twice_is_counted_once(make_run: MakeRun, tmp_path: Path) -> None:
+    make_run("all/a", rounds=3)
+    assert len(load_runs([tmp_path / "all", tmp_path / "all" / "a"])) == 1
+
+
+@pytest.mark.parametrize("name", ["missing", "empty"])
+def test_a_folder_that_is_no_run_is_named_in_one_sentence(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadInput, match=rf"{name}.*\.$"):
+        load_runs([tmp_path / name])
+
+
+def test_no_folder_at_all_is_bad_input() -> None:
+    with pytest.raises(BadInput, match="at least one folder"):
+        load_runs([])
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        (CONFIG_FILE, "name = ", "not valid TOML"),
+        (CONFIG_FILE, "seed = -1", "key `seed`"),
+        (CONFIG_FILE, "resolved = {held = 3}", "`resolved`.*key `held`"),
+        (ROUNDS_FILE, '{"round": 1}\n', "line 1"),
+        (ROUNDS_FILE, "", "no round yet"),
+        (SUMMARY_FILE, "{", "not a run's summary"),
+        (SUMMARY_FILE, "[]", "not a run's summary"),
+    ],
+)
+def test_a_damaged_file_is_named(make_run: MakeRun, file: str, content: str, message: str) -> None:
+    folder = make_run(rounds=3)
+    (folder / file).write_text(content)
+    with pytest.raises(BadInput, match=f"{file}.*{message}|{message}"):
+        load_run(folder)
+
+
+def test_a_target_that_is_no_number_is_a_damaged_summary(make_run: MakeRun) -> None:
+    folder = make_run(rounds=3)
+    summary = folder / SUMMARY_FILE
+    summary.write_text(summary.read_text().replace('"0.9":', '"most":'))
+    with pytest.raises(BadInput, match="not a run's summary"):
+        load_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [('"node":', '"node":77,"x":', "a node that is not among"), ('"used":[', '"used":[1,', "other nodes or labels")],
+)
+def test_rows_that_contradict_each_other_are_refused(make_run: MakeRun, old: str, new: str, message: str) -> None:
+    folder = make_run(rounds=3)
+    first, *rest = (folder / ROUNDS_FILE).read_text().splitlines()
+    lines = [first, *(line.replace(old, new, 1) for line in rest)]
+    (folder / ROUNDS_FILE).write_text("\n".join(lines) + "\n")
+    with pytest.raises(BadInput, match=message):
+        load_run(folder)
+
+
+def test_a_half_written_last_row_is_left_out(make_run: MakeRun) -> None:
+    folder = make_run(rounds=5)
+    rows = (folder / ROUNDS_FILE).read_bytes()
+    (folder / ROUNDS_FILE).write_bytes(rows[:-20])
+    assert len(load_run(folder).rows) == 4
+
+
+def test_rounds_done_again_after_a_takeover_count_once(make_run: MakeRun) -> None:
+    folder = make_run(rounds=6)
+    lines = (folder / ROUNDS_FILE).read_text().splitlines()
+    again = [line.replace('"epoch":1', '"epoch":2') for line in lines[3:5]]
+    (folder / ROUNDS_FILE).write_text("\n".join([*lines[:5], *again]) + "\n")
+    run = load_run(folder)
+    assert [(row.round, row.epoch) for row in run.rows] == [(1, 1), (2, 1), (3, 1), (4, 2), (5, 2)]
+    assert run.undone_rounds == 2
+    assert "2 rounds in all" in " ".join(doubts([run]))
+
+
+def test_a_run_without_a_summary_is_summed_up_from_its_rows(make_run: MakeRun) -> None:
+    whole, killed = load_run(make_run("a")), load_run(make_run("b", summary=False))
+    assert killed.summary.status == NOT_ENDED
+    for name in (
+        "rounds",
+        "skipped_rounds",
+        "samples",
+        "total_seconds",
+        "seconds_to_target",
+        "cost",
+        "test_accuracy",
+    ):
+        assert getattr(killed.summary, name) == getattr(whole.summary, name), name
+
+
+def test_keys_of_a_later_version_do_not_stop_a_report(make_run: MakeRun) -> None:
+    folder = make_run(rounds=3)
+    config = folder / CONFIG_FILE
+    config.write_text("novelty = 1\n" + config.read_text().replace("[training]", "[training]\nnovel = true"))
+    assert load_run(folder).settings.name == "digits-5-uneven"
+
+
+@pytest.mark.parametrize("resolved", [{}, {"held": [[1, 2]], "labels": ["a"]}])
+def test_a_layout_that_is_absent_or_does_not_fit_is_left_out(make_run: MakeRun, resolved: dict[str, object]) -> None:
+    run = load_run(make_run(resolved=resolved))
+    assert run.held == ()
+    assert run.labels == tuple("0123456789")
+
+
+def test_doubts_name_what_makes_runs_hard_to_compare(make_run: MakeRun) -> None:
+    runs = [
+        load_run(make_run("a", rounds=3)),
+        load_run(make_run("b", rounds=3, variance_limit=5000.0)),
+        load_run(make_run("c", rounds=3, policy="random", summary=False)),
+    ]
+    notes = " ".join(doubts(runs))
+    assert "variance_limit" in notes
+    assert "same scenario, policy and seed" in notes
+    assert "One run did not come to an end (random, seed 0)" in notes
+
+
+def test_runs_that_differ_in_policy_and_seed_alone_raise_no_doubt(make_run: MakeRun) -> None:
+    runs = [load_run(make_run(f"{p}{s}", rounds=3, policy=p, seed=s)) for p in ("random", "tram") for s in (0, 1)]
+    assert doubts(runs) == []
