@@ -7,15 +7,18 @@ from fractions import Fraction
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, settings
+from hypothesis import settings, strategies as st
 
 from tramfl.notation import Decision, Ledger, Loads, label_variance
 
+UNHURRIED = settings(deadline=None)
+"""Two cores are shared: a slow example is no fault."""
 NAN, INF = math.nan, math.inf
 COUNTS = st.lists(st.integers(0, 10**12), min_size=1, max_size=12)
 
 
+@UNHURRIED
 @given(COUNTS)
 def test_the_label_variance_is_the_population_variance_to_the_last_digit(used: list[int]) -> None:
     mean = Fraction(sum(used), len(used))
@@ -27,6 +30,7 @@ def test_a_spread_of_one_is_seen_beside_counts_of_a_billion() -> None:
     assert label_variance([10**9, 10**9 + 1]) == 0.25
 
 
+@UNHURRIED
 @given(COUNTS, st.data())
 def test_the_ledger_is_the_sum_of_its_rounds(first: list[int], data: st.DataObject) -> None:
     second = data.draw(st.lists(st.integers(0, 10**12), min_size=len(first), max_size=len(first)))

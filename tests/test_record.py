@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, settings
+from hypothesis import settings, strategies as st
 
 from tramfl.circulation.custody import Record, Safe, Weights
 from tramfl.circulation.phases import Assignment, Outcome
@@ -26,6 +26,8 @@ from tramfl.record import (
     write_atomically,
 )
 
+UNHURRIED = settings(max_examples=50, deadline=None)
+"""Two cores are shared: a slow example is no fault."""
 NUMBER = st.floats(allow_nan=False, allow_infinity=False)
 COUNTS = st.lists(st.integers(0, 10**12), max_size=4).map(tuple)
 REPORTS = st.lists(st.none() | NUMBER, max_size=4).map(tuple)
@@ -89,6 +91,7 @@ def written(folder: Path, *rows: Row) -> Path:
     return path
 
 
+@UNHURRIED
 @given(rows=st.lists(ROWS, max_size=3))
 def test_rows_read_back_as_they_were_and_write_back_to_the_same_bytes(
     tmp_path_factory: pytest.TempPathFactory, rows: list[Row]

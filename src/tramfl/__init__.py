@@ -1,3 +1,28 @@
-"""tramfl: one model travels between the sites that own the data."""
+"""tramfl: one model travels between the sites that own the data.
+
+    import tramfl
+    result = tramfl.simulate("digits-5-uneven", policy="load-aware", seed=1)
+    result.seconds_to(0.9)
+
+The parts have their own homes: `tramfl.scheduling` (the policies and the exact solver), `tramfl.circulation` (the
+round machine), `tramfl.simulation`, `tramfl.learning`, `tramfl.reporting`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+__all__ = ["Result", "__version__", "simulate"]
+
+if TYPE_CHECKING:
+    from tramfl.simulation.api import Result, simulate
+
+
+def __getattr__(name: str) -> Any:
+    """`simulate` and `Result` on demand, so that `import tramfl` costs nothing."""
+    if name in ("Result", "simulate"):
+        from tramfl.simulation import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'tramfl' has no attribute {name!r}")

@@ -91,6 +91,8 @@ class Evaluation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Test after every so many trained rounds."""
     subset: Whole = 1000
     """Test samples looked at first; the full set confirms a target."""
+    test_samples: Whole | None = None
+    """Use only so many of the test samples, for machines where the full set takes too long."""
 
 
 class Budget(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -369,7 +369,7 @@ def test_fractional_counts_stay_in_the_box_and_within_v() -> None:
     ("used", "held", "total"),
     [
         ([0.1, 0.2, 0.3], [0.4, 0.3, 0.2], 0.9),
-        ([0.1] * 6, [0.2] * 6, 1.2),  # 6 times 0.1 is more than the sum of six
+        ([0.1] * 6, [0.2, 0.2, 0.2, 0.2, 0.2, 0.9], 1.2),  # 6 times 0.1 is more than the sum of six
         ([0.1 + 0.2, 0.3], [0.0, 0.0], 0.0),
     ],
 )

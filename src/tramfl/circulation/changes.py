@@ -52,8 +52,9 @@ class Commit(Struct, frozen=True):
         return replace(record, weights=Weights(self.digest, copies, self.at), ledger=ledger)
 
     def landed(self, record: Record) -> bool:
-        """Whether the record shows this very commit: nobody else commits within my epoch."""
-        return record.epoch == self.epoch and record.round > self.round
+        """Whether the record shows this very commit, not one that a former life of mine left under way."""
+        weights = record.weights
+        return (record.round, weights.digest, weights.since) == (self.round + 1, self.digest, self.at)
 
 
 class TakeOver(Struct, frozen=True):

@@ -96,6 +96,8 @@ class TrainingFailed(Answer, frozen=True):
 class Stored(Answer, frozen=True):
     """The weights are on disk, durably."""
 
+    copy: Copy
+
 
 class StoreFailed(Answer, frozen=True):
     """The weights could not be written, for example because the disk is full."""

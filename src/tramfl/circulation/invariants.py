@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 
 from tramfl.circulation.custody import Record
-from tramfl.notation import Digest, NodeId
+from tramfl.notation import Digest, Ledger, NodeId
 
 
 class InvariantBroken(AssertionError):
@@ -32,6 +32,7 @@ class Invariants:
         self._stall_seconds = stall_seconds
         self._lineage: dict[Digest, tuple[int, ...]] = {record.weights.digest: record.ledger.used}
         self._moved_at = record.weights.since
+        self._unwritten: set[tuple[Digest, Ledger]] = set()
 
     def trained(self, parent: Digest, digest: Digest, samples: tuple[int, ...]) -> None:
         """Weights came into being: remember what they were trained on, from the first sample."""
@@ -59,6 +60,15 @@ class Invariants:
         self._record = after
         if after.round > before.round:
             self._moved_at = now
+            self._unwritten.add(_commit(after))
+
+    def closed(self, record: Record) -> None:
+        """A row was written for a round that this record was the first to contain."""
+        if _commit(record) not in self._unwritten:
+            raise InvariantBroken(
+                3, f"a row tells of a round that the record does not know, or tells it twice: {record}"
+            )
+        self._unwritten.remove(_commit(record))
 
     def _check_ledger(self, name: str, digest: Digest, used: tuple[int, ...]) -> None:
         if used != self._lineage[digest]:
@@ -75,3 +85,7 @@ class Invariants:
                     raise InvariantBroken(2, f"the record says node {node} has {digest}, but its disk does not")
         if able_since is not None and now - max(able_since, self._moved_at) > self._stall_seconds:
             raise InvariantBroken(5, f"no round since {self._moved_at:.1f} s, though nothing is in the way")
+
+
+def _commit(record: Record) -> tuple[Digest, Ledger]:
+    return record.weights.digest, record.ledger

@@ -53,7 +53,7 @@ from tramfl.circulation.phases import (
     Training,
     Waiting,
 )
-from tramfl.circulation.rounds import Step, current, issue, propose, setback, train
+from tramfl.circulation.rounds import Step, current, issue, keep, propose, setback, train
 from tramfl.notation import Loads
 
 
@@ -91,9 +91,11 @@ def _handled(handler: Handler | None, state: State, event: Event) -> Step:
 
 
 def _too_late(state: State, event: Answer) -> Step:
-    """An answer that no longer matters. A load reported late still shows that its node is there."""
+    """An answer that no longer matters, but for what it shows: a node that is there, weights that are on disk."""
     if isinstance(event, LoadReported) and event.node in state.absent:
         return replace(state, absent=state.absent - {event.node}), ()
+    if isinstance(event, Stored):
+        return keep(state, event.copy), ()
     return state, ()
 
 
@@ -178,7 +180,10 @@ def _trained(state: State, event: Trained) -> Step:
     record = current(state)
     state, ticket = issue(state)
     storing = Storing(ticket, phase.attempt, phase.assignment, phase.transfer_seconds, event.seconds, event.digest)
-    return replace(state, phase=storing), (Store(ticket, Copy(event.digest, record.round + 1, record.epoch)),)
+    copy = Copy(event.digest, record.round + 1, record.epoch)
+    # Nobody predicts a disk; whoever trains and sends a large model for long may store it for long.
+    deadline = state.limits.overdue_after(phase.assignment.decision.round_seconds, state.setbacks)
+    return replace(state, phase=storing), (Store(ticket, copy), Wake(ticket, deadline))
 
 
 def _training_failed(state: State, event: TrainingFailed | Woke) -> Step:
@@ -190,16 +195,13 @@ def _training_failed(state: State, event: TrainingFailed | Woke) -> Step:
 def _stored(state: State, event: Stored) -> Step:
     phase = state.phase
     assert isinstance(phase, Storing)
-    record = current(state)
-    others = tuple(copy for copy in state.copies if copy.digest != phase.digest)
-    state = replace(state, copies=(*others, Copy(phase.digest, record.round + 1, record.epoch)))
     outcome = Outcome(
         phase.assignment, state.me, phase.compute_seconds, phase.transfer_seconds, 0.0, phase.attempt.lost_seconds
     )
-    return _commit(state, outcome, phase.digest, event.at)
+    return _commit(keep(state, event.copy), outcome, phase.digest, event.at)
 
 
-def _store_failed(state: State, event: StoreFailed) -> Step:
+def _store_failed(state: State, event: StoreFailed | Woke) -> Step:
     phase = state.phase
     assert isinstance(phase, Storing)
     return setback(state, phase.attempt, state.me, event.at)
@@ -250,6 +252,7 @@ _PHASES: dict[tuple[type, type[Event]], Handler] = {
     (Training, Woke): _training_failed,
     (Storing, Stored): _stored,
     (Storing, StoreFailed): _store_failed,
+    (Storing, Woke): _store_failed,
     (Swapping, Swapped): swapping.swapped,
     (Swapping, SwapRefused): swapping.settle,
     (Swapping, RegisterSilent): swapping.ask_later,

@@ -86,7 +86,7 @@ class Attempt(Struct, frozen=True):
 
 
 class Joining(Struct, frozen=True):
-    """Just started: reading the record."""
+    """About to start, or just started: reading the record."""
 
     ticket: int
 
@@ -103,7 +103,6 @@ class StandingBy(Struct, frozen=True):
     """The holder is lost and I have only the safe copy: whoever has the newest goes first."""
 
     ticket: int
-    lost: Versioned
 
 
 class Gathering(Struct, frozen=True):
@@ -228,7 +227,7 @@ class State(Struct, frozen=True):
     model_bits: float
     """D_M: how much a copy of the weights weighs on a link."""
     limits: Limits
-    phase: Phase = Following()
+    phase: Phase = Joining(0)
     ticket: int = 0
     """The last one given out."""
     seen: Versioned | None = None
@@ -237,6 +236,8 @@ class State(Struct, frozen=True):
     accepted: Incoming | None = None
     """The last model taken in with an assignment: what to train once the record names me."""
     backup: Backup | None = None
+    unfit: frozenset[NodeId] = frozenset()
+    """Nodes that did not take a background copy since one was last marked safe."""
     absent: frozenset[NodeId] = frozenset()
     """Nodes that did not report when last asked."""
     setbacks: int = 0

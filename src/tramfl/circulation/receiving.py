@@ -20,7 +20,8 @@ from tramfl.circulation.events import (
     Woke,
 )
 from tramfl.circulation.phases import Assignment, Backup, Copy, Incoming, Offer, State
-from tramfl.circulation.rounds import Step, current, issue
+from tramfl.circulation.rounds import Step, current, issue, keep
+from tramfl.notation import NodeId
 
 
 def model_arrived(state: State, event: ModelArrived) -> Step:
@@ -33,16 +34,13 @@ def model_arrived(state: State, event: ModelArrived) -> Step:
             return state, (Refuse(event.sender, offer.ticket, reason),)
     state, ticket = issue(state)
     incoming = (*state.incoming, Incoming(ticket, event.sender, offer, event.seconds))
-    return replace(state, incoming=incoming), (Store(ticket, _copy(offer)),)
+    return replace(state, incoming=incoming), (Store(ticket, Copy(offer.digest, offer.round, offer.epoch)),)
 
 
 def incoming_stored(state: State, event: Stored) -> Step:
     """It is on disk: acknowledge it, and keep its assignment until the record names me."""
     state, incoming = _taken(state, event.ticket)
-    offer = incoming.offer
-    # The same weights may come again under a later round or epoch; the last one counts.
-    others = tuple(copy for copy in state.copies if copy.digest != offer.digest)
-    state = replace(state, copies=(*others, _copy(offer)))
+    offer, state = incoming.offer, keep(state, event.copy)
     if offer.assignment is not None:
         state = replace(state, accepted=incoming)
     return state, (Acknowledge(incoming.sender, offer.ticket),)
@@ -60,21 +58,17 @@ def _taken(state: State, ticket: int) -> tuple[State, Incoming]:
     return replace(state, incoming=rest), incoming
 
 
-def _copy(offer: Offer) -> Copy:
-    return Copy(offer.digest, offer.round, offer.epoch)
-
-
 def start_backup(state: State, assignment: Assignment) -> Step:
     """Ship a background copy where too much work lies at this node alone."""
     record = current(state)
     rounds = record.round - record.safe.round
     seconds = record.ledger.seconds - record.safe.ledger.seconds
     enough = rounds >= state.limits.unsafe_rounds or seconds >= state.limits.unsafe_seconds
-    links = assignment.loads.bandwidth
-    peers = [n for n in assignment.loads.reporting if n != state.me]
-    if state.backup is not None or record.weights.digest == record.safe.digest or not enough or not peers:
+    links = _links(state, assignment)
+    if state.backup is not None or record.weights.digest == record.safe.digest or not enough or not links:
         return state, ()
-    to = max(peers, key=lambda n: (links[n], -n))
+    # Whoever did not take the last copy is asked again only after everybody else.
+    to = max(links, key=lambda n: (n not in state.unfit, links[n], -n))
     state, ticket = issue(state)
     change = MarkSafe(
         record.epoch,
@@ -87,6 +81,15 @@ def start_backup(state: State, assignment: Assignment) -> Step:
     offer = Offer(record.epoch, record.round, record.weights.digest, ticket, None)
     deadline = state.limits.overdue_after(state.model_bits / links[to], 0)
     return replace(state, backup=Backup(ticket, change)), (SendModel(ticket, to, offer), Wake(ticket, deadline))
+
+
+def _links(state: State, assignment: Assignment) -> dict[NodeId, float]:
+    """The bandwidth from here to each node that reported, as far as the round's decision knows it."""
+    loads = assignment.loads
+    if assignment.holder == state.me:
+        return {n: loads.bandwidth[n] for n in loads.reporting if n != state.me}
+    # Its loads are about the links of the node that decided; one of them leads here.
+    return {assignment.holder: loads.bandwidth[state.me]}
 
 
 def backup_acknowledged(state: State, event: Acknowledged) -> Step:
@@ -104,8 +107,11 @@ def backup_acknowledged(state: State, event: Acknowledged) -> Step:
 
 def backup_given_up(state: State, event: SendFailed | Woke) -> Step:
     """No copy this time; a later commit will try again."""
+    backup = state.backup
+    assert backup is not None
     cancel = (CancelSend(event.ticket),) if isinstance(event, Woke) else ()
-    return replace(state, backup=None), cancel
+    unfit = state.unfit | (set(backup.change.copies) - {state.me})
+    return replace(state, backup=None, unfit=unfit), cancel
 
 
 def backup_in_doubt(state: State, event: RegisterSilent) -> Step:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from tramfl.circulation.changes import Resign, TakeOver
 from tramfl.circulation.commands import CancelSend, CancelTraining, Command, Discard, ReadRecord, Wake
-from tramfl.circulation.custody import Versioned
+from tramfl.circulation.custody import Record, Versioned
 from tramfl.circulation.events import HolderLost, RecordRead, RecordSeen, Started, Woke
 from tramfl.circulation.phases import (
     Attempt,
@@ -28,6 +28,7 @@ from tramfl.circulation.phases import (
     Training,
 )
 from tramfl.circulation.rounds import Step, current, gather, issue, propose, train
+from tramfl.notation import Digest
 
 
 def started(state: State, event: Started) -> Step:
@@ -53,8 +54,9 @@ def record_seen(state: State, event: RecordSeen) -> Step:
     if isinstance(phase, Joining | Swapping):
         # Their own answer is on its way, and settles it.
         return state, discard
-    same_reign = before is not None and record.epoch == before.record.epoch and record.holder == state.me
-    if same_reign and not isinstance(phase, Following | StandingBy | Halted):
+    # A swap that a former life left under way may move even my own record on: then my work starts from the past.
+    unmoved = before is not None and _standing(record) == _standing(before.record)
+    if unmoved and record.holder == state.me and not isinstance(phase, Following | StandingBy | Halted):
         return state, discard
     cancel: tuple[Command, ...] = ()
     if isinstance(phase, Sending):
@@ -63,6 +65,10 @@ def record_seen(state: State, event: RecordSeen) -> Step:
         cancel = (CancelTraining(phase.ticket),)
     state, commands = take_stock(state, event.at)
     return state, (*discard, *cancel, *commands)
+
+
+def _standing(record: Record) -> tuple[int, int, Digest]:
+    return record.epoch, record.round, record.weights.digest
 
 
 def noticed(state: State, versioned: Versioned) -> Step:
@@ -105,7 +111,9 @@ def take_stock(state: State, at: float) -> Step:
             assert offer.assignment is not None
             attempt = Attempt(at, offer.assignment.lost_seconds)
             return train(state, attempt, offer.assignment, accepted.seconds)
-    return gather(state, Attempt(at, max(0.0, at - record.weights.since)))
+    # A run that was paused has lost nothing; any other has worked in vain since its last commit.
+    since = at if isinstance(state.phase, Halted) else record.weights.since
+    return gather(state, Attempt(at, max(0.0, at - since)))
 
 
 def holder_lost(state: State, event: HolderLost) -> Step:
@@ -123,7 +131,7 @@ def holder_lost(state: State, event: HolderLost) -> Step:
     if state.has(record.safe.digest):
         state, ticket = issue(state)
         wake = Wake(ticket, state.limits.takeover_grace)
-        return replace(state, phase=StandingBy(ticket, seen)), (*commands, wake)
+        return replace(state, phase=StandingBy(ticket)), (*commands, wake)
     return state, commands
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tramfl.circulation.changes import Change
 from tramfl.circulation.commands import AskLoads, Command, Swap, Train, Wake
 from tramfl.circulation.custody import Record
-from tramfl.circulation.phases import Assignment, Attempt, Gathering, Halted, Outcome, State, Swapping, Training
+from tramfl.circulation.phases import Assignment, Attempt, Copy, Gathering, Halted, Outcome, State, Swapping, Training
 from tramfl.notation import NodeId
 
 Step: TypeAlias = tuple[State, tuple[Command, ...]]
@@ -25,6 +25,13 @@ def issue(state: State) -> tuple[State, int]:
     """A new ticket."""
     ticket = state.ticket + 1
     return replace(state, ticket=ticket), ticket
+
+
+def keep(state: State, copy: Copy) -> State:
+    """Weights are on disk; of the same weights under two rounds or epochs the later counts."""
+    same = [c for c in state.copies if c.digest == copy.digest]
+    others = tuple(c for c in state.copies if c.digest != copy.digest)
+    return replace(state, copies=(*others, max(*same, copy, key=lambda c: (c.epoch, c.round)) if same else copy))
 
 
 def gather(state: State, attempt: Attempt) -> Step:

@@ -87,7 +87,7 @@ def ask_now(state: State, event: Woke) -> Step:
 
 def backup_marked(state: State, event: Swapped) -> Step:
     """The record names the background copy."""
-    return noticed(replace(state, backup=None), event.versioned)
+    return noticed(replace(state, backup=None, unfit=frozenset()), event.versioned)
 
 
 def backup_refused(state: State, event: SwapRefused) -> Step:

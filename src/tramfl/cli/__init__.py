@@ -6,13 +6,13 @@ Exit codes: 0 done, 1 the run failed or was interrupted, 2 bad usage or input.
 from __future__ import annotations
 
 import sys
-import warnings
 from typing import Annotated
 
 import typer
 
 import tramfl
 from tramfl.cli import compare, faults, plan, report, reproduce, run, scenarios
+from tramfl.cli.warn import warn_in_one_line
 from tramfl.notation import BadInput
 
 app = typer.Typer(
@@ -56,7 +56,7 @@ app.command("faults")(faults.faults)
 
 def main() -> None:
     """Run the command line; what a user did wrong ends in one sentence, never in a traceback."""
-    warnings.showwarning = _warn
+    warn_in_one_line()
     try:
         app()
     except BadInput as error:
@@ -69,8 +69,3 @@ def main() -> None:
         # The reader of our output has gone, as with `| head`.
         sys.stderr.close()
         sys.exit(1)
-
-
-def _warn(message: Warning | str, category: type[Warning], *_: object) -> None:
-    if category.__module__.startswith("tramfl"):
-        print(f"tramfl: warning: {message}", file=sys.stderr)

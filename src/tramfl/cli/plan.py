@@ -54,7 +54,9 @@ class Plan(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def plan(
-    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="A state: see docs/plan.md or examples/plan.toml.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE.toml", help="A state: see docs/plan.md or examples/plan.toml.")
+    ],
     format: FormatOption = Format.text,
 ) -> None:
     """Decide one round for a state given in a file, and say why."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tramfl.record import Row
+from tramfl.record import Row, Summary
 from tramfl.simulation.experiment import Experiment
+from tramfl.simulation.play import Request
 
 LOG_SECONDS = 10.0
 """Between two plain lines, where there is no terminal."""
@@ -59,3 +61,45 @@ class RunProgress:
         elif not self._quiet and (done == total or time.monotonic() - self._said_at > LOG_SECONDS):
             self._said_at = time.monotonic()
             self._console.print(f"downloading {file}: {done / 1e6:.1f}{share} MB", highlight=False)
+
+
+class GridProgress:
+    """Follows many runs: a bar for all, and a line for each that ends."""
+
+    def __init__(self, console: Console, quiet: bool, todo: Sequence[Request], already: int) -> None:
+        self._console, self._quiet = console, quiet
+        self._ended, self._all, self._already = 0, len(todo), already
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            disable=quiet or not console.is_terminal,
+            transient=True,
+        )
+        self._task = self._bar.add_task("runs", total=len(todo))
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show the progress while the runs go on."""
+        if self._already and not self._quiet:
+            self._console.print(f"{self._already} runs were finished before.", highlight=False)
+        with self._bar:
+            yield
+
+    def ended(self, request: Request, summary: Summary) -> bool:
+        """A run has ended; whether it is finished, and not interrupted."""
+        self._ended += 1
+        self._bar.advance(self._task)
+        if not self._quiet:
+            self._console.print(f"[{self._ended}/{self._all}] {_told(summary)}", highlight=False, markup=False)
+        return summary.status == "finished"
+
+
+def _told(summary: Summary) -> str:
+    what = f"{summary.scenario}, {summary.policy}, seed {summary.seed}"
+    reached = [f"{float(t):.0%} after {s:,.1f} s" for t, s in summary.seconds_to_target.items() if s is not None]
+    if summary.test_accuracy is None:
+        reached = [f"{summary.samples / max(summary.total_seconds, 1e-9):,.0f} samples/s"]
+    return f"{what}: {', '.join(reached) or 'no target reached'} ({summary.rounds:,} rounds)"

@@ -12,7 +12,9 @@ from rich.console import Console
 from tramfl.notation import BadInput
 from tramfl.reporting import load_runs, verdict, write_figures, write_page
 
-Folders = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs, or folders with runs inside.")]
+Folders = Annotated[
+    list[Path], typer.Argument(metavar="DIR...", help="Folders of runs, or folders with runs inside.")
+]
 
 
 class FigureFormat(StrEnum):

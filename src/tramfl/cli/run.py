@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -27,10 +28,12 @@ from tramfl.cli.progress import RunProgress
 from tramfl.cli.report import write_report
 from tramfl.config import Scenario
 from tramfl.notation import BadInput
-from tramfl.record import Summary
+from tramfl.record import Row, Summary
+from tramfl.simulation.experiment import Experiment
 from tramfl.simulation.folder import RunFolder
 from tramfl.simulation.play import Request, play
 from tramfl.simulation.scenarios import DEFAULT
+from tramfl.simulation.trackers import follow
 
 ROUNDS_WITHOUT_TRAINING = 200
 
@@ -92,7 +95,7 @@ def default_folder(scenario: Scenario) -> Path:
 
 
 def _resumed(
-    scenario: str, out: Path | None, sets: list[str] | None, keys: dict[str, object]
+    scenario: str, out: Path | None, sets: list[str] | None, keys: Mapping[str, object]
 ) -> tuple[Scenario, Path]:
     """The scenario in the folder, with another budget if that is asked for."""
     if out is None:
@@ -106,14 +109,14 @@ def _resumed(
 
 
 def _play(request: Request, trackers: list[str], quiet: bool) -> Summary:
-    from tramfl.simulation.trackers import follow
-
     progress = RunProgress(Console(stderr=True), quiet)
     with follow(trackers, request) as track, progress.shown():
-        experiment = play(
-            request, lambda e, row: (progress(e, row), track(row))[0], report=progress.downloaded
-        )
-    return experiment.summary()
+
+        def observe(experiment: Experiment, row: Row) -> None:
+            progress(experiment, row)
+            track(row)
+
+        return play(request, observe, report=progress.downloaded).summary()
 
 
 def _print(summary: Summary, out: Path, quiet: bool) -> None:

@@ -26,6 +26,8 @@ class Purpose(IntEnum):
     """The network's first weights."""
     TEST_ORDER = 6
     """The order in which test samples are looked at."""
+    TEST_SUBSET = 7
+    """Which test samples are used, where not all are."""
 
 
 def generator(seed: int, purpose: Purpose, *place: int) -> np.random.Generator:

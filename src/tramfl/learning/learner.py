@@ -65,7 +65,9 @@ class Learner:
         training = scenario.training
         device = choose_device(training.device)
         self._train_samples = _on_device(dataset, dataset.train_images, dataset.train_labels, scenario, device)
-        test = _on_device(dataset, dataset.test_images, dataset.test_labels, scenario, device)
+        order = generator(0, Purpose.TEST_SUBSET).permutation(len(dataset.test_labels))
+        kept = np.sort(order[: scenario.evaluation.test_samples])
+        test = _on_device(dataset, dataset.test_images[kept], dataset.test_labels[kept], scenario, device)
         self._evaluator = Evaluator(test, subset=scenario.evaluation.subset)
         shares = divide(dataset.train_labels, scenario.partition, generator(scenario.seed, Purpose.DIVIDE))
         self._sites = [self._site(share, dataset.train_labels, node) for node, share in enumerate(shares)]
@@ -115,9 +117,7 @@ class Learner:
         """Samples per node and label used on the way to a model: with `weights`, all that `restore` needs."""
         return self._find(digest).drawn.copy()
 
-    def weights(
-        self, digest: Digest, *, with_momentum: bool = True, about: Mapping[str, str] | None = None
-    ) -> bytes:
+    def weights(self, digest: Digest, *, with_momentum: bool = True, about: Mapping[str, str] | None = None) -> bytes:
         """A model as safetensors, with the momentum that travels along if the run carries it."""
         kept = self._find(digest)
         state = dict(zip(self._names, kept.state, strict=True))

@@ -60,8 +60,8 @@ def write_figures(runs: Sequence[Run], out: Path, format: Format = "pdf") -> lis
     if format not in get_args(Format):
         raise BadInput(f"Figures can be written as {', '.join(get_args(Format))}, not as {format}.")
     try:
-        import matplotlib as mpl  # noqa: PLC0415  # optional: the base install has no Matplotlib
-        from matplotlib.figure import Figure  # noqa: PLC0415
+        import matplotlib as mpl  # optional: the base install has no Matplotlib
+        from matplotlib.figure import Figure
     except ImportError:
         raise BadInput("Figures need Matplotlib: pip install 'tramfl[dashboard]'.") from None
     out = Path(out)

@@ -10,7 +10,7 @@ import numpy as np
 
 from tramfl.notation import Decision
 from tramfl.scheduling.water_level import largest_allotment
-from tramfl.scheduling.weighing import BuiltInPolicy, Round, who
+from tramfl.scheduling.weighing import BuiltInPolicy, Round, counted, who
 
 SHARE = 0.1
 """x: the part of its data that a node uses in a round, where the policy fixes it."""
@@ -35,7 +35,7 @@ class RandomSelection(BuiltInPolicy):
             candidates[0],
             samples[0],
             candidates,
-            f"{who(node, now.holder)} was drawn and trains {candidates[0].samples:,} samples.",
+            f"{who(node, now.holder)} was drawn and trains {counted(candidates[0].samples)}.",
         )
 
 
@@ -64,7 +64,7 @@ class TimeFirst(BuiltInPolicy):
             best,
             row,
             candidates,
-            f"{who(best.node, now.holder)} trains {best.samples:,} samples, the quickest round at {seconds:.6g} s.",
+            f"{who(best.node, now.holder)} trains {counted(best.samples)}, the quickest round at {seconds:.6g} s.",
         )
 
 
@@ -91,7 +91,7 @@ class VarianceFirst(BuiltInPolicy):
             candidates[0],
             allotment.samples[0],
             candidates,
-            f"{who(node, now.holder)} has its turn and trains {candidates[0].samples:,} samples,"
+            f"{who(node, now.holder)} has its turn and trains {counted(candidates[0].samples)},"
             f" the label variance {reach}.",
         )
 
@@ -113,6 +113,6 @@ class Tram(BuiltInPolicy):
             best,
             row,
             candidates,
-            f"{who(best.node, now.holder)} trains {best.samples:,} samples"
+            f"{who(best.node, now.holder)} trains {counted(best.samples)}"
             f" and leaves the least label variance, {best.label_variance:,.6g}.",
         )

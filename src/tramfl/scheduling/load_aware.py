@@ -13,7 +13,7 @@ from tramfl.notation import Candidate, Decision, NodeId
 from tramfl.scheduling.objective import worth_training
 from tramfl.scheduling.policy import PolicySettings
 from tramfl.scheduling.water_level import largest_allotment
-from tramfl.scheduling.weighing import BuiltInPolicy, Round, who
+from tramfl.scheduling.weighing import BuiltInPolicy, Round, counted, who
 
 
 class LoadAware(BuiltInPolicy):
@@ -48,7 +48,7 @@ class LoadAware(BuiltInPolicy):
             rows[closest.node],
             candidates,
             f"No node can bring the label variance within V = {self.settings.variance_limit:,.6g};"
-            f" {who(closest.node, holder).lower()} trains {closest.samples:,} samples"
+            f" {who(closest.node, holder).lower()} trains {counted(closest.samples)}"
             f" and comes closest, to {closest.label_variance:,.6g}.",
         )
 
@@ -57,7 +57,7 @@ def _why(best: Candidate, able: list[Candidate], holder: NodeId) -> str:
     second = max((c for c in able if c is not best), key=lambda c: c.score, default=None)
     rival = f"{second.score:,.6g} at node {second.node} and " if second else ""
     return (
-        f"{who(best.node, holder)} trains {best.samples:,} samples: {best.score:,.6g} samples/s over the whole run,"
+        f"{who(best.node, holder)} trains {counted(best.samples)}: {best.score:,.6g} samples/s over the whole run,"
         f" against {rival}{best.score_of_waiting:,.6g} if nobody trained."
     )
 

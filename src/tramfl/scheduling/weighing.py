@@ -179,3 +179,8 @@ def _label_variances(counts: NDArray[np.int64]) -> Reals:
 def who(node: NodeId, holder: NodeId) -> str:
     """The subject of a reason."""
     return f"Node {node} keeps the model and" if node == holder else f"Node {node}"
+
+
+def counted(samples: int) -> str:
+    """The object of a reason."""
+    return "1 sample" if samples == 1 else f"{samples:,} samples"

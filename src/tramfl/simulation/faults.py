@@ -6,19 +6,21 @@ fails fails again, in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import zlib
+from collections.abc import Container, Iterator
 
 import numpy as np
 from msgspec import Struct
 
 from tramfl.circulation.custody import Record, first_record
 from tramfl.circulation.invariants import InvariantBroken, Invariants
+from tramfl.circulation.machine import IllegalEvent
 from tramfl.circulation.phases import Limits
 from tramfl.config import LoadModel
 from tramfl.notation import Digest, ModelCost, NodeId
 from tramfl.scheduling.policy import PolicySettings, policy_named
 from tramfl.simulation.loads import load_source
-from tramfl.simulation.world import REGISTER, World
+from tramfl.simulation.world import REGISTER, NullLearner, World
 
 HORIZON = 120.0
 """Faults begin and end within so many seconds."""
@@ -41,7 +43,16 @@ class Fault(Struct, frozen=True):
 class Crash(Fault, frozen=True):
     """A node's process is killed; at the end it is started again. Without an end it stays dead."""
 
-    node: NodeId
+    node: NodeId | None
+    """None: whoever holds the model then."""
+
+
+class Blackout(Fault, frozen=True):
+    """Every process is killed at once; at the end all are started again."""
+
+
+class LostDisk(Crash, frozen=True):
+    """A node's process is killed, and it comes back with an empty disk."""
 
 
 class Partition(Fault, frozen=True):
@@ -55,7 +66,7 @@ class RegisterOutage(Fault, frozen=True):
 
 
 class Lossy(Fault, frozen=True):
-    """Small messages are lost with this probability and take up to so many seconds."""
+    """Small messages are lost with this probability and take up to so many seconds, past every time-out."""
 
     loss: float
     delay: float
@@ -66,6 +77,12 @@ class SlowDisk(Fault, frozen=True):
 
     node: NodeId
     seconds: float
+
+
+class SlowLinks(Fault, frozen=True):
+    """Transfers that begin take so many times longer than the loads promise."""
+
+    factor: float
 
 
 class CutTransfers(Fault, frozen=True):
@@ -105,21 +122,28 @@ def schedule_of(seed: int) -> Schedule:
 
 def _fault(rng: np.random.Generator, nodes: int) -> Fault:
     begin = float(rng.uniform(0.0, HORIZON))
-    end = min(HORIZON, begin + float(rng.exponential(15.0)))
+    # Some are over before their victim is missed, some last longer than every deadline.
+    end = min(HORIZON, begin + float(rng.exponential(rng.choice([1.0, 15.0, 15.0, 60.0]))))
     node = int(rng.integers(nodes))
     everyone = np.array([REGISTER, *range(nodes)])
     side = frozenset(everyone[rng.random(everyone.size) < 0.5].tolist())
     stays_dead = rng.random() < 0.15
     kinds: list[Fault] = [
-        Crash(begin, float("inf") if stays_dead else end, node),
+        Crash(begin, float("inf") if stays_dead else end, node if rng.random() < 0.6 else None),
+        Blackout(begin, end),
+        LostDisk(begin, end, node if rng.random() < 0.6 else None),
         Partition(begin, end, side),
         RegisterOutage(begin, end),
-        Lossy(begin, end, float(rng.uniform(0.05, 0.6)), float(rng.uniform(0.0, 3.0))),
+        Lossy(begin, end, float(rng.uniform(0.0, 0.6)), float(rng.choice([0.01, 3.0, 40.0]))),
         SlowDisk(begin, end, node, float(rng.choice([2.0, 20.0, np.inf]))),
+        SlowLinks(begin, end, float(rng.uniform(2.0, 50.0))),
         CutTransfers(begin, end),
         SlowTraining(begin, end, node, float(rng.uniform(2.0, 200.0))),
     ]
-    return kinds[int(rng.choice(len(kinds), p=[0.3, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1]))]
+    return kinds[int(rng.choice(len(kinds), p=_FREQUENCY))]
+
+
+_FREQUENCY = [0.24, 0.04, 0.04, 0.15, 0.08, 0.15, 0.1, 0.06, 0.06, 0.08]
 
 
 class Storm:
@@ -167,6 +191,21 @@ class Storm:
         """How many times slower than predicted this node trains now."""
         return max((f.factor for f in self.active if isinstance(f, SlowTraining) and f.node == node), default=1.0)
 
+    def slowness_of_link(self, one: NodeId, other: NodeId) -> float:
+        """How many times slower than promised a transfer is now."""
+        return max((f.factor for f in self.active if isinstance(f, SlowLinks)), default=1.0)
+
+
+class RepeatableLearner:
+    """Trains nothing, and gives the same work the same name, as training from a seed does."""
+
+    def train(self, node: NodeId, parent: Digest, samples: tuple[int, ...], round_: int) -> Digest:
+        """A name that follows from the arguments."""
+        return f"w{round_}-{zlib.crc32(f'{parent} {node} {samples}'.encode()):08x}"
+
+    def discard(self, digest: Digest) -> None:
+        """Nothing is kept."""
+
 
 class Trial:
     """One schedule, played with every invariant checked after every event."""
@@ -185,16 +224,21 @@ class Trial:
             cost=_COST,
             loads=load_source(_LOADS, schedule.nodes, schedule.seed),
             seed=schedule.seed,
+            learner=NullLearner() if rng.random() < 0.5 else RepeatableLearner(),
             limits=limits,
             conditions=self.storm,
             watcher=self,
+            close_round=lambda closed: self._invariants.closed(closed.record),
         )
         # A holder lost, a grace, a gathering, the longest deadline with every doubling, and one round.
         stall = 3 * self.world.lease_seconds + limits.takeover_grace + limits.load_reply
         stall += limits.overdue_after(_SLOWEST_SECONDS, setbacks=4) + 3 * _SLOWEST_SECONDS
-        self._invariants = Invariants(record, lambda node: self.world.sites[node].disk, stall)
+        self._invariants = Invariants(record, self._disk, stall)
         self._able_since: float | None = 0.0
-        self._rounds_at_end: int | None = None
+        self._struck: dict[Fault, list[NodeId]] = {}
+        self._lost: dict[NodeId, set[Digest]] = {}
+        """What was on disks that are gone: the one loss that no order of steps can prevent."""
+        self._rounds_to_go: int | None = None
 
     def play(self) -> None:
         """Play the schedule, then see the run go on; raises InvariantBroken."""
@@ -209,19 +253,19 @@ class Trial:
             raise InvariantBroken(5, f"at {self.world.clock.now:.1f} s nothing is left to happen")
 
     def _over(self) -> bool:
-        if self._rounds_at_end is None:
+        if self._rounds_to_go is None:
             return False
-        record = self.world.register.read().record
-        return record.round >= self._rounds_at_end + ROUNDS_AFTER or not self._can_advance(record)
+        return self._rounds_to_go <= 0 or not self._can_advance(self.world.register.read().record)
 
     def _calm(self) -> None:
-        self._rounds_at_end = self.world.register.read().record.safe.round
+        self._rounds_to_go = ROUNDS_AFTER
 
     def _begin(self, fault: Fault) -> None:
         reached = self._in_touch()
-        if isinstance(fault, Crash):
-            if self.world.sites[fault.node].alive:
-                self.world.crash(fault.node)
+        if isinstance(fault, Crash | Blackout):
+            self._struck[fault] = self._victims(fault)
+            for node in self._struck[fault]:
+                self._kill(node, wipe=isinstance(fault, LostDisk))
         else:
             self.storm.active.append(fault)
         for node in reached - self._in_touch():
@@ -229,12 +273,34 @@ class Trial:
 
     def _end(self, fault: Fault) -> None:
         reached = self._in_touch()
-        if isinstance(fault, Crash):
-            self.world.revive(fault.node)
+        if isinstance(fault, Crash | Blackout):
+            for node in self._struck[fault]:
+                self.world.revive(node)
         else:
             self.storm.active.remove(fault)
         for node in sorted(self._in_touch() - reached):
             self.world.in_touch(node)
+
+    def _victims(self, fault: Crash | Blackout) -> list[NodeId]:
+        if isinstance(fault, Blackout):
+            return list(range(self.schedule.nodes))
+        node = self.world.register.read().record.holder if fault.node is None else fault.node
+        return [] if node is None else [node]
+
+    def _kill(self, node: NodeId, *, wipe: bool) -> None:
+        site = self.world.sites[node]
+        if site.alive:
+            self.world.crash(node)
+        if wipe:
+            self._lost.setdefault(node, set()).update(site.disk)
+            site.disk.clear()
+
+    def _disk(self, node: NodeId) -> Container[Digest]:
+        disk = self.world.sites[node].disk
+        if not (lost := self._lost.get(node)):
+            return disk
+        lost -= disk.keys()
+        return lost | disk.keys()
 
     def _in_touch(self) -> set[NodeId]:
         return {node for node in range(self.schedule.nodes) if self.world.reaches_register(node)}
@@ -255,6 +321,8 @@ class Trial:
     def swapped(self, author: NodeId, epoch: int, before: Record, after: Record) -> None:
         """The record changed."""
         self._invariants.swapped(author, epoch, before, after, self.world.clock.now)
+        if self._rounds_to_go is not None and after.round > before.round:
+            self._rounds_to_go -= 1
 
     def stepped(self) -> None:
         """An event was dealt with."""
@@ -277,6 +345,6 @@ def try_schedule(seed: int) -> str | None:
     """None where every invariant held under the seed's schedule, else what broke."""
     try:
         Trial(schedule_of(seed)).play()
-    except InvariantBroken as broken:
-        return str(broken)
+    except (InvariantBroken, IllegalEvent, AssertionError) as broken:
+        return f"{type(broken).__name__}: {broken}"
     return None

@@ -18,7 +18,7 @@ from tramfl.config import LoadModel
 from tramfl.notation import BadInput, Reals
 from tramfl.record import Row, read_rows
 
-_STREAM = 1
+_STREAM = 101
 """Keeps the draws of loads apart from every other use of the seed."""
 
 

@@ -57,7 +57,12 @@ def play(
     learner: Learner | None = None
     if request.train:
         setting, learner = with_training(
-            request.scenario, request.data_dir, dataset=dataset, network=network, report=report, threads=request.threads
+            request.scenario,
+            request.data_dir,
+            dataset=dataset,
+            network=network,
+            report=report,
+            threads=request.threads,
         )
     else:
         setting = scheduling_only(request.scenario)

@@ -31,13 +31,14 @@ _BY_DATASET = {
         dataset="mnist",
         cost=MNIST_COST,
         training=Training(network="mnist-cnn"),
+        evaluation=Evaluation(subset=500),
         budget=Budget(targets=(0.7, 0.9), seconds=200.0, samples=300_000),
     ),
     "cifar10": Scenario(
         dataset="cifar10",
         cost=CIFAR10_COST,
         training=Training(network="resnet18", image_size=48),
-        evaluation=Evaluation(every=1, subset=1000),
+        evaluation=Evaluation(subset=300),
         budget=Budget(targets=(0.6, 0.8), seconds=2000.0, samples=300_000),
     ),
 }

@@ -20,7 +20,7 @@ from tramfl.simulation.experiment import Setting
 if TYPE_CHECKING:
     from tramfl.learning.learner import Learner
 
-_STREAM = 7
+_STREAM = 104
 """Keeps the division of data, where only its counts are known, apart from every other use of the seed."""
 
 

@@ -28,7 +28,7 @@ from tramfl.simulation.loads import LoadSource, RoundLoads
 REGISTER = -1
 """The register's place in the network."""
 
-_STREAM = 2
+_STREAM = 102
 """Keeps the draws of policies apart from every other use of the seed."""
 
 
@@ -82,6 +82,10 @@ class Conditions(Protocol):
         """How many times longer than predicted this node trains."""
         ...
 
+    def slowness_of_link(self, one: NodeId, other: NodeId) -> float:
+        """How many times longer than predicted a transfer takes."""
+        ...
+
 
 class Calm:
     """Nothing fails, and only transfers and training take time."""
@@ -103,6 +107,10 @@ class Calm:
         return 0.0
 
     def slowness(self, node: NodeId) -> float:
+        """As predicted."""
+        return 1.0
+
+    def slowness_of_link(self, one: NodeId, other: NodeId) -> float:
         """As predicted."""
         return 1.0
 
@@ -131,6 +139,8 @@ class Site:
         self.disk = disk
         self.alive = False
         self.incarnation = 0
+        self.times_in_touch = 0
+        """How often it came to reach the register: a lease runs out only if that has not happened again."""
 
 
 class World:
@@ -199,8 +209,8 @@ class World:
         old = site.state
         # Tickets of an earlier life must never be mistaken for this one's.
         site.state = State(node, old.nodes, old.model_bits, old.limits, ticket=site.incarnation << 32)
-        self.in_touch(node)
         self._tell(node, 0.0, on.Started(self.clock.now, tuple(site.disk.values())))
+        self.in_touch(node)
 
     def crash(self, node: NodeId) -> None:
         """Kill a node's process; its disk stays."""
@@ -215,18 +225,18 @@ class World:
 
     def out_of_touch(self, node: NodeId) -> None:
         """A node cannot reach the register: its lease runs out unless it returns in time."""
-        incarnation = self.sites[node].incarnation
-        self.clock.after(self.lease_seconds, self._lease_due, node, incarnation)
+        self.clock.after(self.lease_seconds, self._lease_due, node, self.sites[node].times_in_touch)
 
     def in_touch(self, node: NodeId) -> None:
         """A node reaches the register: it has a lease, and sees the record as it is."""
         if not self.reaches_register(node):
             return
+        self.sites[node].times_in_touch += 1
         self.leases.add(node)
         self._tell(node, 0.0, on.RecordSeen(self.clock.now, self.register.read()))
 
-    def _lease_due(self, node: NodeId, incarnation: int) -> None:
-        if self.sites[node].incarnation == incarnation and not self.reaches_register(node):
+    def _lease_due(self, node: NodeId, times_in_touch: int) -> None:
+        if self.sites[node].times_in_touch == times_in_touch:
             self.leases.discard(node)
             self._look_after_holder()
 
@@ -297,8 +307,9 @@ class World:
 
     def _send_model(self, node: NodeId, command: do.SendModel) -> None:
         to = command.to
+        assert command.offer.digest in self.sites[node].disk, f"node {node} sends what it does not have: {command}"
         bandwidth = self._loads_for(node).bandwidth[node][to]
-        seconds = transfer_seconds(self.cost, bandwidth)
+        seconds = transfer_seconds(self.cost, bandwidth) * self.conditions.slowness_of_link(node, to)
         receiver, sender = self.sites[to].incarnation, self.sites[node].incarnation
         if not self.sites[to].alive and self.conditions.connected(node, to):
             self._tell(node, 0.0, on.SendFailed(self.clock.now, command.ticket))
@@ -336,6 +347,7 @@ class World:
     # Work at a node.
 
     def _train(self, node: NodeId, command: do.Train) -> None:
+        assert command.parent in self.sites[node].disk, f"node {node} trains what it does not have: {command}"
         samples = command.assignment.decision.samples
         digest = self.learner.train(node, command.parent, samples, command.round)
         if self.watcher is not None:
@@ -352,10 +364,11 @@ class World:
             self.clock.after(seconds, self._put, node, self.sites[node].incarnation, command)
 
     def _put(self, node: NodeId, incarnation: int, command: do.Store) -> None:
-        site = self.sites[node]
+        site, copy = self.sites[node], command.copy
         if site.alive and site.incarnation == incarnation:
-            site.disk[command.copy.digest] = command.copy
-            self._tell(node, 0.0, on.Stored(self.clock.now, command.ticket))
+            there = site.disk.get(copy.digest, copy)
+            site.disk[copy.digest] = max(there, copy, key=lambda c: (c.epoch, c.round))
+            self._tell(node, 0.0, on.Stored(self.clock.now, command.ticket, copy))
 
     def _discard(self, node: NodeId, command: do.Discard) -> None:
         for digest in command.digests:
@@ -401,7 +414,7 @@ class World:
         event = answer(*arguments, self.clock.now + (back or 0.0))
         if back is not None:
             self.clock.after(back, self._deliver, node, incarnation, event)
-        return back is not None
+        return back is not None and back < self.register_timeout
 
     def _answer_read(self, node: NodeId, command: do.ReadRecord, at: float) -> on.Event:
         return on.RecordRead(at, command.ticket, self.register.read())
@@ -413,16 +426,17 @@ class World:
             return on.SwapRefused(at, command.ticket, before)
         if self.watcher is not None:
             self.watcher.swapped(node, command.epoch, before.record, after.record)
-        self._spread_news(node, after)
+        self._spread_news(after)
         return on.Swapped(at, command.ticket, after)
 
-    def _spread_news(self, author: NodeId, versioned: Versioned) -> None:
-        for other in range(len(self.sites)):
-            if other != author and self.reaches_register(other):
+    def _spread_news(self, versioned: Versioned) -> None:
+        """Tell everyone, the author too: it may have been started anew since it asked for the swap."""
+        for node in range(len(self.sites)):
+            if self.reaches_register(node):
                 # A lost notice is sent again; who is cut off sees the record when it is back in touch.
-                seconds = self.conditions.message(REGISTER, other)
+                seconds = self.conditions.message(REGISTER, node)
                 seconds = self.register_timeout if seconds is None else seconds
-                self._tell(other, seconds, on.RecordSeen(self.clock.now + seconds, versioned))
+                self._tell(node, seconds, on.RecordSeen(self.clock.now + seconds, versioned))
         self._look_after_holder()
 
 

@@ -1,0 +1,51 @@
+# Two commands do all the set-up on a machine with Python 3.11+ and make: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Applies to what is installed and to what builds it.
+export PIP_CONSTRAINT := constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint faults bench lock clean
+
+help: ## List the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[all,dev]'
+	@touch $@
+
+$(VENV)/system: scripts/system_parts.sh | $(VENV)/installed
+	sh scripts/system_parts.sh
+	@touch $@
+
+demo: $(VENV)/installed ## Race four policies on the bundled digits data, and print where the report is
+	$(BIN)/tramfl compare digits-5-uneven --seeds 3 --out runs/demo --overwrite
+
+test: $(VENV)/installed $(VENV)/system ## Run the tests, after installing the system parts they use
+	$(BIN)/python -m pytest -n auto
+
+lint: $(VENV)/installed ## Check style, types and layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: lint test ## Everything that must pass before a change lands
+
+faults: $(VENV)/installed ## Play 10,000 fault schedules and check every invariant after every event
+	$(BIN)/tramfl faults --schedules 10000 --jobs $$(nproc)
+
+bench: $(VENV)/installed ## Measure what the documentation claims
+	$(BIN)/python benchmarks/solvers.py
+	$(BIN)/python benchmarks/simulation.py
+	$(BIN)/python benchmarks/training.py
+
+lock: $(VENV)/installed ## Write the installed versions to constraints.txt
+	$(BIN)/python scripts/lock.py > constraints.new && mv constraints.new constraints.txt
+
+clean: ## Remove what was built and installed here
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,13 @@
+#!/bin/sh
+# Install the Debian packages that tests use. Without root or apt-get, say what will be skipped; under CI=true, fail.
+set -u
+missing=""
+command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
+[ -z "$missing" ] && exit 0
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq && apt-get install -y -qq $missing >/dev/null && exit 0
+fi
+echo "not installed, for want of root or of a package:$missing; tests that need it are skipped" >&2
+[ "${CI:-}" = true ] && exit 1
+exit 0

@@ -1,0 +1,52 @@
+"""Table I, ours beside the paper's, as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tramfl.reporting.paper import LAYOUTS, POLICIES, TARGETS, paper_seconds
+from tramfl.reporting.runs import Run
+from tramfl.reporting.summary import TargetTime, times_to_target
+
+NAMES = {"3": "3 nodes", "5": "5 nodes", "10": "10 nodes", "5-uneven": "5 nodes (uneven)"}
+
+
+def reproduction_tables(runs: Sequence[Run]) -> str:
+    """One table per data set and target: ours, the paper's, and ours over the paper's."""
+    times = {(t.scenario, t.policy, t.target): t for t in times_to_target(runs)}
+    datasets = sorted({run.settings.dataset for run in runs}, key=lambda name: name != "mnist")
+    parts: list[str] = []
+    for dataset in datasets:
+        targets = sorted({t.target for t in times.values() if t.scenario.startswith(f"{dataset}-")})
+        for target in targets:
+            parts.extend(_table(dataset, target, times))
+    return "\n".join(parts) + "\n"
+
+
+def _table(dataset: str, target: float, times: dict[tuple[str, str, float], TargetTime]) -> Iterator[str]:
+    of_paper = target in TARGETS.get(dataset, ())
+    layouts = [lay for lay in LAYOUTS if any((f"{dataset}-{lay}", p, target) in times for p in POLICIES)]
+    yield f"\n### {dataset}, {target:.0%} test accuracy{'' if of_paper else ' (a target of our own)'}\n"
+    yield "| policy | " + " | ".join(NAMES[lay] for lay in layouts) + " |"
+    yield "|---|" + "---|" * len(layouts)
+    for policy in POLICIES:
+        cells = [_cell(times.get((f"{dataset}-{lay}", policy, target)), dataset, lay, of_paper) for lay in layouts]
+        yield f"| {policy} | " + " | ".join(cells) + " |"
+
+
+def _cell(time: TargetTime | None, dataset: str, layout: str, of_paper: bool) -> str:
+    if time is None:
+        return "not run"
+    mean = time.mean
+    ours = "--" if mean is None else f"{mean:.2f}"
+    if mean is not None and time.reached == time.seeds and time.spread is not None:
+        ours += f" ± {time.spread:.2f}"
+    if mean is not None and time.reached < time.seeds:
+        ours += f" ({time.reached} of {time.seeds})"
+    if time.wins:
+        ours = f"**{ours}**"
+    if not of_paper:
+        return ours
+    paper = paper_seconds(dataset, layout, time.policy, time.target)
+    ratio = f", ratio {mean / paper:.2f}" if mean is not None and paper is not None else ""
+    return f"{ours} (paper {'--' if paper is None else f'{paper:.2f}'}{ratio})"

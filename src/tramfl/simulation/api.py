@@ -1,0 +1,137 @@
+"""The Python API: `tramfl.simulate(...)` and the result it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tramfl.config import Scenario, as_table, settings_from
+from tramfl.notation import BadInput
+from tramfl.record import Row, Summary
+from tramfl.scheduling.policy import Policy
+from tramfl.simulation.experiment import Experiment
+from tramfl.simulation.loads import LoadSource
+from tramfl.simulation.play import Request, play
+from tramfl.simulation.scenarios import DEFAULT, scenario_from
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run."""
+
+    scenario: Scenario
+    summary: Summary
+    rows: tuple[Row, ...]
+    labels: tuple[str, ...]
+    held: tuple[tuple[int, ...], ...]
+    """Training samples per node and label."""
+    folder: Path | None = None
+    """Where its record lies, if it was asked to write one; `tramfl.reporting` draws from there."""
+
+    @property
+    def rounds(self) -> list[dict[str, Any]]:
+        """One flat table row a round: `pandas.DataFrame(result.rounds)` as it is."""
+        return [_flat(row) for row in self.rows]
+
+    @property
+    def usage(self) -> list[dict[str, Any]]:
+        """Samples of each label in each trained round, in long form: round, node, label, samples, used."""
+        return [
+            {"round": row.round, "node": row.node, "label": name, "samples": samples, "used": used}
+            for row in self.rows
+            if row.node is not None
+            for name, samples, used in zip(self.labels, row.samples, row.used, strict=True)
+        ]
+
+    @property
+    def candidates(self) -> list[dict[str, Any]]:
+        """What was weighed in each round, in long form: one row a round and candidate."""
+        return [
+            {"round": row.round, "chosen": c.node == row.node, **msgspec.structs.asdict(c)}
+            for row in self.rows
+            for c in row.decision.candidates
+        ]
+
+    def seconds_to(self, target: float) -> float | None:
+        """Virtual seconds to a test accuracy, or None where it was not reached."""
+        return next(
+            (r.total_seconds for r in self.rows if r.test_accuracy is not None and r.test_accuracy >= target), None
+        )
+
+
+def simulate(
+    scenario: str | Path | Scenario = DEFAULT,
+    *,
+    model: Any = None,
+    data: Any = None,
+    policy: str | Policy | None = None,
+    loads: LoadSource | None = None,
+    seed: int | None = None,
+    rounds: int | None = None,
+    targets: Sequence[float] | None = None,
+    settings: dict[str, Any] | None = None,
+    train: bool = True,
+    out: str | Path | None = None,
+    data_dir: str | Path | None = None,
+    threads: int | None = 1,
+    observe: Callable[[Row], None] | None = None,
+) -> Result:
+    """Run a scenario in virtual time and give its rows, summary and tables.
+
+    `scenario` is a name, a TOML file or a `Scenario`. `model` is an `nn.Module` or a callable that makes one, `data`
+    a `tramfl.learning.datasets.Dataset`; both take the place of what the scenario names. `policy` is a name or any
+    object with `decide`, `loads` any object with `at(round)`. `settings` changes keys of the scenario, by their
+    dotted names: `{"training.batch_size": 64}`. With `out` the run is also recorded in that folder.
+    """
+    base = scenario if isinstance(scenario, Scenario) else scenario_from(str(scenario))
+    wanted: dict[str, Any] = {
+        "policy": policy if isinstance(policy, str) else None,
+        "seed": seed,
+        "budget.rounds": rounds,
+        "budget.targets": tuple(targets) if targets is not None else None,
+        **(settings or {}),
+    }
+    found = _changed(base, {key: value for key, value in wanted.items() if value is not None})
+    folder = Path(out) if out is not None else None
+    request = Request(
+        scenario=found, out=folder, train=train, data_dir=Path(data_dir) if data_dir else None, threads=threads
+    )
+
+    def tell(_: Experiment, row: Row) -> None:
+        if observe is not None:
+            observe(row)
+
+    custom = policy if policy is not None and not isinstance(policy, str) else None
+    experiment = play(request, tell, dataset=data, network=model, policy=custom, loads=loads)
+    setting = experiment.setting
+    held = tuple(map(tuple, setting.held.tolist()))
+    return Result(found, experiment.summary(), tuple(experiment.rows), setting.labels, held, folder)
+
+
+def _changed(base: Scenario, keys: dict[str, Any]) -> Scenario:
+    table = as_table(base)
+    for key, value in keys.items():
+        place = table
+        *parents, last = key.split(".")
+        for parent in parents:
+            place = place.setdefault(parent, {})
+            if not isinstance(place, dict):
+                raise BadInput(f"settings: `{key}` is not a key of a scenario.")
+        place[last] = value
+    return settings_from(table, Scenario, "settings")
+
+
+def _flat(row: Row) -> dict[str, Any]:
+    table = msgspec.structs.asdict(row)
+    decision = table.pop("decision")
+    loads = table.pop("loads")
+    table.update(policy=decision.policy, reason=decision.reason, predicted_seconds=decision.predicted_seconds)
+    table["samples"] = sum(row.samples)
+    table.pop("used")
+    if row.node is not None:
+        table.update(flops=loads.flops[row.node], bandwidth=loads.bandwidth[row.node])
+    return table
