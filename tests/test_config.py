@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import settings, strategies as st
+from hypothesis import strategies as st
 from msgspec import Struct
 
 from tramfl.config import (

@@ -8,7 +8,7 @@ from fractions import Fraction
 import msgspec
 import pytest
 from hypothesis import given, settings
-from hypothesis import settings, strategies as st
+from hypothesis import strategies as st
 
 from tramfl.notation import Decision, Ledger, Loads, label_variance
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from hypothesis import given, settings
-from hypothesis import settings, strategies as st
+from hypothesis import strategies as st
 
 from tramfl.circulation.custody import Record, Safe, Weights
 from tramfl.circulation.phases import Assignment, Outcome

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 from hypothesis import assume, given, settings
-from hypothesis import settings, strategies as st
+from hypothesis import strategies as st
 
 from tramfl.notation import Ledger
 from tramfl.scheduling.objective import samples_per_second, worth_training

@@ -31,7 +31,7 @@ EXACT = 1e-12
 """Relative: what a handful of float operations may be off by."""
 
 
-UNHURRIED = settings(max_examples=40, deadline=None)
+UNHURRIED = settings(max_examples=30, deadline=None)
 """Two cores are shared: a slow example is no fault."""
 
 UNIT_COST = ModelCost(flops_per_sample=1.0, model_bits=1.0)

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import settings, strategies as st
+from hypothesis import strategies as st
 
 from tramfl.notation import Decision, ModelCost
 from tramfl.scheduling.timing import compute_seconds, idle_seconds, transfer_seconds

@@ -45,8 +45,11 @@ _WHOLE = 2**52
 _ULPS = 2.0**-50
 """The rounding that a level may carry, relative to it."""
 
-_BLOCK = 1 << 15
-"""Breakpoints handled at once: small enough that every intermediate stays in the cache."""
+_TINY = 1e-200
+"""Below any root that is not 0: what 0 is divided by instead of 0."""
+
+_BLOCK = 1 << 14
+"""Entries of `held` handled at once: small enough that the intermediates stay in the cache."""
 
 _ONE = np.float64(1.0).view(np.int64)
 """The bit pattern of 1.0; with the sign bit set it is -1.0."""
@@ -116,7 +119,7 @@ def _counts(name: str, values: ArrayLike, whole: bool) -> NDArray[np.int64] | Re
 
 
 def _levels(a: Reals, top: Reals, limit: float) -> tuple[Reals, Reals, Reals]:
-    """For every row of `top` = a + l: t*, C^2 Var there, and the highest level with C^2 Var <= `limit`.
+    """For every row of `top` = a + l: the highest level with C^2 Var <= `limit`, t*, and C^2 Var there.
 
     Where none meets it, the highest level that is as good as t*.
     """
@@ -124,34 +127,38 @@ def _levels(a: Reals, top: Reals, limit: float) -> tuple[Reals, Reals, Reals]:
     row = np.arange(nodes)
     t, rising = _breakpoints(a, top)
     w = np.empty_like(t)
-    w[:, 0] = np.minimum(labels * t[:, 0] - a.sum(), 0.0)
+    w[:, 0] = min(0.0, labels * t[0, 0] - a.sum())  # the lowest start is common to all
     dw = np.subtract(t[:, 1:], t[:, :-1], out=w[:, 1:])
     growth = rising[:, :-1] * dw
     dw *= labels
-    dw -= growth  # (C - m) gap, in place: at this size memory traffic is the cost
-    np.cumsum(w, axis=1, out=w)
+    dw -= growth  # (C - m) gap, in place: with many labels memory traffic is the cost
+    w.cumsum(axis=1, out=w)
 
     # t*: in the last segment that begins with w <= 0. Where w never exceeds 0 that is -1: the last breakpoint.
     last = (w > 0.0).argmax(axis=1) - 1
-    turn = t[row, last] - w[row, last] / np.maximum(labels - rising[row, last], 1.0)
+    m = rising[row, last]
+    turn = t[row, last] - w[row, last] / np.maximum(labels - m, 1.0)
     deviation = np.minimum(np.maximum(turn[:, None], a), top) - turn[:, None]
     least = labels * np.vecdot(deviation, deviation)
 
     # The rise over a segment is m gap (w at its begin + w at its end); the one with t* begins there, at w = 0.
-    growth[row, last] = rising[row, last] * (t[row, last + 1] - turn)
+    growth[row, last] = m * (t[row, last + 1] - turn)
     np.maximum(w, 0.0, out=w)
     growth *= w[:, 1:] + w[:, :-1]
-    rise = np.cumsum(growth, axis=1, out=growth)
+    rise = np.empty_like(t)
+    rise[:, 0] = 0.0
+    growth.cumsum(axis=1, out=rise[:, 1:])
 
     # The root of m (C - m) x^2 + 2 m w x = rest where V is crossed, in the form that does not cancel.
     room = np.maximum(limit - least, 0.0)
-    j = (rise > room[:, None]).argmax(axis=1)
+    j = (rise > room[:, None]).argmax(axis=1) - 1
     m = rising[row, j]
-    rest = room - np.where(j > 0, rise[row, j - 1], 0.0)
+    rest = room - rise[row, j]
     b = m * w[row, j]
     root = b + np.sqrt(b * b + m * (labels - m) * rest)
-    crossing = np.maximum(t[row, j], turn) + rest / np.where(root > 0.0, root, 1.0)
-    return turn, least, np.where(rise[:, -1] <= room, t[:, -1], crossing)
+    crossing = np.maximum(t[row, j], turn) + rest / np.maximum(root, _TINY)
+    # Again -1 is the last breakpoint: V is never crossed, and every label is full there.
+    return np.where(j < 0, t[:, -1], crossing), turn, least
 
 
 def _breakpoints(a: Reals, top: Reals) -> tuple[Reals, Reals]:
@@ -159,24 +166,21 @@ def _breakpoints(a: Reals, top: Reals) -> tuple[Reals, Reals]:
     # The last bit of each number tells where a label starts (0) from where it is full (1), so that one plain
     # sort does: bit patterns of non-negative floats order as the floats do, and whole numbers below 2^52
     # leave that bit free. A fraction moves by one unit in its last place.
-    points = np.empty((len(top), 2 * a.size))
-    points[:, : a.size] = a
-    points[:, a.size :] = top
-    bits = points.view(np.int64)
-    bits &= ~1
-    bits[:, a.size :] |= 1
+    bits = np.empty((len(top), 2 * a.size), dtype=np.int64)
+    bits[:, : a.size] = a.view(np.int64) & ~1
+    np.bitwise_or(top.view(np.int64), 1, out=bits[:, a.size :])
     bits.sort(axis=1)
     # Moved to the place of the sign, that bit makes 1.0 of a start and -1.0 of a full label.
     sign = bits << 63
     sign |= _ONE
     bits &= ~1
     rising = sign.view(np.float64)
-    return points, np.cumsum(rising, axis=1, out=rising)
+    return bits.view(np.float64), rising.cumsum(axis=1, out=rising)
 
 
 def _fractions(a: Reals, top: Reals, limit: float) -> tuple[Reals, Reals, NDArray[np.bool_]]:
     """The continuous optimum: samples, variance, feasible."""
-    turn, least, level = _levels(a, top, limit * a.size**2)
+    level, turn, least = _levels(a, top, limit * a.size**2)
     y, variance = _filled(a, top, level)
     # With large counts and a small V one unit in the level's last place is a violation: stay below it.
     over = (variance > limit * (1.0 + MARGIN)) & (level > turn)
@@ -201,36 +205,36 @@ def _whole_samples(a: Reals, top: Reals, limit: float) -> tuple[Reals, Reals, ND
     # Aimed half-way between V and what the test admits, so that rounding on either side costs no sample.
     aim = limit * labels * labels * (1.0 + 0.5 * MARGIN)
     admitted = limit * labels * labels * (1.0 + MARGIN)
-    turn, _, highest = _levels(a, top, aim)
+    highest, turn, _ = _levels(a, top, aim)
     level = np.floor(highest * (1.0 + _ULPS))
-    below, scaled = _spread(a, top, level)
-    (failed,) = (scaled > admitted).nonzero()
-    if failed.size:
+    y, below, scaled = _spread(a, top, level)
+    feasible = scaled <= admitted
+    if not feasible.all():
         # Rounding led one level too high; or V is met nowhere, and the least is on either side of t*.
-        other = np.where(level > turn, level - 1.0, level + 1.0)
-        below_other, scaled_other = _spread(a, top[failed], other[failed])
+        (failed,) = (~feasible).nonzero()
+        other = np.where(level > turn, level - 1.0, level + 1.0)[failed]
+        y_other, below_other, scaled_other = _spread(a, top[failed], other)
         better = scaled_other < scaled[failed]
         chosen = failed[better]
-        level[chosen] = other[chosen]
-        below[chosen] = below_other[better]
-        scaled[chosen] = scaled_other[better]
-    feasible = scaled <= admitted
+        level[chosen] = other[better]
+        y[chosen], below[chosen], scaled[chosen] = y_other[better], below_other[better], scaled_other[better]
+        feasible = scaled <= admitted
 
     column = level[:, None]
     at_level = (a <= column) & (column < top)
     rank = at_level.cumsum(axis=1)
     raised = _how_many_rise(rank[:, -1], below, admitted - scaled, labels)
-    samples = np.minimum(np.maximum(column, a), top) - a
-    samples += at_level & (rank <= raised[:, None])
-    variance = (scaled + raised * (labels - 2.0 * below - raised)) / (labels * labels)
-    return samples, variance, feasible
+    y += at_level & (rank <= raised[:, None])
+    y -= a
+    return y, (scaled + raised * (labels - 2.0 * below - raised)) / (labels * labels), feasible
 
 
-def _spread(a: Reals, top: Reals, level: Reals) -> tuple[Reals, Reals]:
-    """At a whole level: S = sum_c (y_c - T), and C^2 Var, both whole numbers."""
-    deviation = np.minimum(np.maximum(level[:, None], a), top) - level[:, None]
+def _spread(a: Reals, top: Reals, level: Reals) -> tuple[Reals, Reals, Reals]:
+    """At a whole level T: the filled labels y_c, S = sum_c (y_c - T), and C^2 Var, all whole numbers."""
+    y = np.minimum(np.maximum(level[:, None], a), top)
+    deviation = y - level[:, None]
     below = deviation.sum(axis=1)
-    return below, a.size * np.vecdot(deviation, deviation) - below * below
+    return y, below, a.size * np.vecdot(deviation, deviation) - below * below
 
 
 def _how_many_rise(available: NDArray[np.int64], below: Reals, room: Reals, labels: int) -> Reals:
@@ -239,9 +243,6 @@ def _how_many_rise(available: NDArray[np.int64], below: Reals, room: Reals, labe
     None where V is exceeded already, that is where `room` is negative.
     """
     b = labels - 2.0 * below
-    discriminant = b * b - 4.0 * room
-    root = b + np.sqrt(np.maximum(discriminant, 0.0))
-    j = np.rint(2.0 * room / np.where(root > 0.0, root, np.inf))
-    # No root: no number of them exceeds V. Rounded like the level, j is tested like it.
-    j = np.where(discriminant < 0.0, available, np.minimum(np.maximum(j, 0.0), available))
-    return np.where(j * (b - j) > room, np.maximum(j - 1.0, 0.0), j)
+    # Where labels can rise, a whole level above this one is infeasible: b >= 1, and there are roots.
+    root = np.maximum(b + np.sqrt(np.maximum(b * b - 4.0 * room, 0.0)), 1.0)
+    return np.minimum(np.maximum(np.floor(2.0 * room / root), 0.0), available)
