@@ -29,9 +29,9 @@ def issue(state: State) -> tuple[State, int]:
 
 def keep(state: State, copy: Copy) -> State:
     """Weights are on disk; of the same weights under two rounds or epochs the later counts."""
-    same = [c for c in state.copies if c.digest == copy.digest]
-    others = tuple(c for c in state.copies if c.digest != copy.digest)
-    return replace(state, copies=(*others, max(*same, copy, key=lambda c: (c.epoch, c.round)) if same else copy))
+    if any(c.digest == copy.digest and (c.epoch, c.round) >= (copy.epoch, copy.round) for c in state.copies):
+        return state
+    return replace(state, copies=(*(c for c in state.copies if c.digest != copy.digest), copy))
 
 
 def gather(state: State, attempt: Attempt) -> Step:

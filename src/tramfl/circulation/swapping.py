@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tramfl.circulation.changes import Change, Commit, TakeOver
+from tramfl.circulation.changes import Change, Commit, Resign, TakeOver
 from tramfl.circulation.commands import CloseRound, ReadRecord, Swap, Wake
 from tramfl.circulation.custody import Versioned
 from tramfl.circulation.events import RecordRead, RegisterSilent, Swapped, SwapRefused, Woke
@@ -48,6 +48,9 @@ def settle(state: State, event: SwapRefused | RecordRead) -> Step:
 def _still_fits(change: Change, now: Versioned, me: NodeId) -> bool:
     # A record that moved since its holder was lost has a holder that moves: no ground to take over.
     if isinstance(change, TakeOver) and now.revision != change.revision:
+        return False
+    # Whether I have the safe weights is another question for another record: take stock again.
+    if isinstance(change, Resign):
         return False
     return change.applied(now.record, me) is not None
 

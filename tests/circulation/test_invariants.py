@@ -1,0 +1,144 @@
+"""Each of the five objects to a step made by hand that breaks it, and to no honest one."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from tramfl.circulation.custody import Record, Safe, Weights, first_record
+from tramfl.circulation.invariants import InvariantBroken, Invariants
+from tramfl.notation import Ledger
+
+FIRST = first_record("run", 0, "w0", (0, 1), labels=1)
+
+
+def committed(record: Record, digest: str, samples: int) -> Record:
+    return replace(record, weights=Weights(digest, (0,)), ledger=record.ledger.after((samples,), 1.0))
+
+
+class Watch:
+    """Invariants over a run of two nodes whose disks are sets."""
+
+    def __init__(self) -> None:
+        self.disks: list[set[str]] = [{"w0"}, {"w0"}]
+        self.invariants = Invariants(FIRST, lambda node: self.disks[node], stall_seconds=10.0)
+        self.record = FIRST
+
+    def train(self, parent: str, digest: str, samples: int) -> None:
+        self.invariants.trained(parent, digest, (samples,))
+        self.disks[0].add(digest)
+
+    def swap(self, after: Record, *, epoch: int | None = None, at: float = 1.0) -> None:
+        self.invariants.swapped(0, self.record.epoch if epoch is None else epoch, self.record, after, at)
+        self.record = after
+
+
+def broken(number: int) -> pytest.RaisesExc[InvariantBroken]:
+    return pytest.RaisesExc(InvariantBroken, check=lambda e: e.number == number)
+
+
+def after_two_rounds() -> Watch:
+    watch = Watch()
+    watch.train("w0", "w1", 5)
+    watch.swap(committed(FIRST, "w1", 5))
+    watch.train("w1", "w2", 5)
+    watch.swap(committed(watch.record, "w2", 5))
+    watch.invariants.stepped(2.0, 0.0)
+    return watch
+
+
+def test_an_honest_run_breaks_nothing() -> None:
+    watch = after_two_rounds()
+    watch.disks[1].add("w2")
+    ledger = watch.record.ledger
+    watch.swap(replace(watch.record, holder=1, weights=Weights("w2", (0, 1)), safe=Safe(2, "w2", (0, 1), ledger)))
+    watch.swap(replace(watch.record, epoch=2))
+    watch.invariants.stepped(3.0, 0.0)
+
+
+def test_1_a_record_that_changed_without_a_swap() -> None:
+    watch = after_two_rounds()
+    watch.record = FIRST
+    with broken(1):
+        watch.swap(FIRST)
+
+
+def test_1_an_epoch_that_falls() -> None:
+    watch = after_two_rounds()
+    with broken(1):
+        watch.swap(replace(watch.record, epoch=0))
+
+
+def test_1_a_round_that_falls_within_an_epoch() -> None:
+    watch = after_two_rounds()
+    with broken(1):
+        watch.swap(FIRST)
+
+
+def test_1_a_round_may_fall_with_a_new_epoch() -> None:
+    after_two_rounds().swap(replace(FIRST, epoch=2))
+
+
+def test_1_a_safe_round_that_falls() -> None:
+    watch = after_two_rounds()
+    safe = Safe(2, "w2", (0,), watch.record.ledger)
+    watch.swap(replace(watch.record, safe=safe))
+    with broken(1):
+        watch.swap(replace(watch.record, safe=FIRST.safe))
+
+
+@pytest.mark.parametrize("digest", ["w0", "w2"])
+def test_2_a_copy_that_is_not_on_the_disk_of_a_node_named_for_it(digest: str) -> None:
+    watch = after_two_rounds()
+    watch.disks[0].remove(digest)
+    with broken(2):
+        watch.invariants.stepped(2.0, 0.0)
+
+
+def test_3_a_ledger_that_counts_a_round_twice() -> None:
+    watch = after_two_rounds()
+    watch.train("w2", "w3", 5)
+    with broken(3):
+        watch.swap(committed(watch.record, "w3", 10))
+
+
+def test_3_a_safe_ledger_of_other_weights() -> None:
+    watch = after_two_rounds()
+    with broken(3):
+        watch.swap(replace(watch.record, safe=Safe(2, "w2", (0,), FIRST.ledger)))
+
+
+def test_3_a_row_for_a_round_that_never_was() -> None:
+    watch = after_two_rounds()
+    with broken(3):
+        watch.invariants.closed(replace(watch.record, ledger=Ledger((99,), 2.0, 2)))
+
+
+def test_3_two_rows_for_one_round() -> None:
+    watch = after_two_rounds()
+    watch.invariants.closed(watch.record)
+    with broken(3):
+        watch.invariants.closed(watch.record)
+
+
+@pytest.mark.parametrize("epoch", [0, 2])
+def test_4_a_change_made_under_another_epoch(epoch: int) -> None:
+    watch = after_two_rounds()
+    watch.train("w2", "w3", 5)
+    with broken(4):
+        watch.swap(committed(watch.record, "w3", 5), epoch=epoch)
+
+
+def test_5_no_round_for_too_long_though_nothing_is_in_the_way() -> None:
+    watch = after_two_rounds()
+    watch.invariants.stepped(11.0, 0.0)
+    with broken(5):
+        watch.invariants.stepped(11.1, 0.0)
+
+
+def test_5_the_time_in_which_something_was_in_the_way_does_not_count() -> None:
+    watch = after_two_rounds()
+    watch.invariants.stepped(500.0, None)
+    watch.invariants.stepped(505.0, 500.0)
+    with broken(5):
+        watch.invariants.stepped(510.1, 500.0)

@@ -1,0 +1,324 @@
+"""The other end of a transfer, the background copy, and what may be deleted."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from tramfl.circulation import IllegalEvent, Limits, State, advance
+from tramfl.circulation.changes import Commit, HandOver, MarkSafe
+from tramfl.circulation.commands import (
+    Acknowledge,
+    CancelSend,
+    Command,
+    Discard,
+    Refuse,
+    SendModel,
+    Store,
+    Swap,
+    Wake,
+)
+from tramfl.circulation.custody import MemoryRegister, Record, Versioned, first_record
+from tramfl.circulation.events import (
+    Acknowledged,
+    Decided,
+    Event,
+    LoadReported,
+    ModelArrived,
+    RecordRead,
+    RecordSeen,
+    RegisterSilent,
+    SendFailed,
+    Started,
+    Stored,
+    StoreFailed,
+    Swapped,
+    SwapRefused,
+    Trained,
+    Woke,
+)
+from tramfl.circulation.phases import Assignment, Copy, Following, Gathering, Offer
+from tramfl.notation import Decision, Loads
+
+FIRST = first_record("run", 0, "w0", (0, 1, 2), labels=1)
+LINKS = (float("inf"), 1e6, 2e6)
+"""From node 0: node 2 is the nearest."""
+
+
+class Node:
+    """One of three machines, and what it asked for last; the register is real."""
+
+    def __init__(self, me: int, register: MemoryRegister | None = None, limits: Limits | None = None) -> None:
+        self.register = register or MemoryRegister(FIRST)
+        self.state = State(me, 3, 1e6, limits or Limits())
+        self.commands: tuple[Command, ...] = ()
+        self.tell(Started(0.0, (Copy("w0", 0, 1),)))
+        self.tell(RecordRead(0.0, self.ticket, self.register.read()))
+
+    def tell(self, *events: Event) -> Node:
+        for event in events:
+            self.state, self.commands = advance(self.state, event)
+        return self
+
+    @property
+    def ticket(self) -> int:
+        return int(getattr(self.state.phase, "ticket", self.state.ticket))
+
+    def kinds(self) -> list[type]:
+        return [type(c) for c in self.commands]
+
+    def swap(self) -> Node:
+        (swap,) = (c for c in self.commands if isinstance(c, Swap))
+        after = self.register.swap(swap.revision, swap.record)
+        assert after is not None
+        return self.tell(Swapped(0.0, swap.ticket, after))
+
+    def train(self, digest: str) -> Node:
+        """A round trained and committed where the model is."""
+        for peer in range(3):
+            self.tell(LoadReported(0.0, self.ticket, peer, 1e9, LINKS[peer]))
+        decision = Decision("by hand", self.state.me, (5,), 1.0, 0.0, 0.0, "So be it.")
+        self.tell(Decided(0.0, self.ticket, decision))
+        self.tell(Trained(0.0, self.ticket, digest, 1.0))
+        (store,) = (c for c in self.commands if isinstance(c, Store))
+        return self.tell(Stored(0.0, store.ticket, store.copy)).swap()
+
+    def sent(self) -> SendModel:
+        (send,) = (c for c in self.commands if isinstance(c, SendModel))
+        return send
+
+    @property
+    def record(self) -> Record:
+        return self.register.read().record
+
+    def digests(self) -> set[str]:
+        return {copy.digest for copy in self.state.copies}
+
+
+def offer(digest: str = "w1", *, epoch: int = 1, round_: int = 1, assigned: bool = True) -> Offer:
+    decision = Decision("by hand", 1, (5,), 1.0, 1.0, 0.0, "So be it.")
+    assignment = Assignment(0, decision, Loads((1e9, 1e9, 1e9), LINKS), 0.0)
+    return Offer(epoch, round_, digest, 77, assignment if assigned else None)
+
+
+# What arrives.
+
+
+@pytest.mark.parametrize("assigned", [True, False])
+def test_a_model_is_acknowledged_only_once_it_is_stored(assigned: bool) -> None:
+    node = Node(1).tell(ModelArrived(1.0, 0, offer(assigned=assigned), 1.0))
+    (store,) = node.commands
+    assert isinstance(store, Store)
+    assert not node.state.has("w1")
+    node.tell(Stored(3.0, store.ticket, store.copy))
+    assert node.commands == (Acknowledge(0, 77),)
+    assert node.state.has("w1")
+    assert (node.state.accepted is not None) is assigned
+
+
+def test_a_model_that_cannot_be_stored_is_refused() -> None:
+    node = Node(1).tell(ModelArrived(1.0, 0, offer(), 1.0))
+    node.tell(StoreFailed(1.0, node.state.ticket))
+    assert node.commands == (Refuse(0, 77, "the weights could not be stored"),)
+    assert not node.state.has("w1")
+    assert node.state.incoming == ()
+
+
+@pytest.mark.parametrize(
+    ("epoch", "round_", "taken"),
+    [(1, 9, False), (2, 4, False), (2, 5, True), (2, 6, True), (3, 0, True)],
+)
+def test_an_offer_that_the_run_has_moved_past_is_refused(epoch: int, round_: int, taken: bool) -> None:
+    node = Node(1, MemoryRegister(replace(FIRST, epoch=2, safe=replace(FIRST.safe, round=5))))
+    node.tell(ModelArrived(1.0, 0, offer(epoch=epoch, round_=round_), 1.0))
+    assert node.kinds() == ([Store] if taken else [Refuse])
+
+
+def test_two_models_may_be_on_their_way_to_disk_at_once() -> None:
+    node = Node(1).tell(ModelArrived(1.0, 0, offer("w1"), 1.0))
+    first = node.state.ticket
+    node.tell(ModelArrived(1.0, 2, offer("w2", round_=2, assigned=False), 1.0))
+    second = node.state.ticket
+    node.tell(Stored(2.0, second, Copy("w2", 2, 1)), Stored(3.0, first, Copy("w1", 1, 1)))
+    assert node.digests() >= {"w1", "w2"}
+    assert isinstance(node.state.phase, Following)
+
+
+def test_of_the_same_weights_stored_twice_the_later_round_counts_whichever_was_stored_last() -> None:
+    node = Node(1).tell(ModelArrived(1.0, 0, offer("w1", round_=1), 1.0))
+    slow = node.state.ticket
+    node.tell(ModelArrived(2.0, 0, offer("w1", epoch=2, round_=3), 1.0))
+    node.tell(Stored(2.0, node.state.ticket, Copy("w1", 3, 2)), Stored(9.0, slow, Copy("w1", 1, 1)))
+    assert Copy("w1", 3, 2) in node.state.copies
+    assert Copy("w1", 1, 1) not in node.state.copies
+
+
+# The background copy.
+
+
+def staying(unsafe_rounds: int = 2) -> Node:
+    """Node 0, which has trained w1 and w2 and ships a copy of the latter."""
+    return Node(0, limits=Limits(unsafe_rounds=unsafe_rounds)).train("w1").train("w2")
+
+
+def test_a_holder_that_stays_ships_a_copy_after_so_many_unsafe_rounds_to_the_nearest_node() -> None:
+    node = Node(0, limits=Limits(unsafe_rounds=2)).train("w1")
+    assert SendModel not in node.kinds()
+    sent = node.train("w2").sent()
+    assert (sent.to, sent.offer.digest, sent.offer.round, sent.offer.assignment) == (2, "w2", 2, None)
+    assert isinstance(node.state.phase, Gathering), "the next round does not wait for it"
+
+
+def test_a_holder_that_stays_ships_a_copy_after_so_many_unsafe_seconds() -> None:
+    node = Node(0, limits=Limits(unsafe_rounds=100, unsafe_seconds=2.0)).train("w1")
+    assert SendModel not in node.kinds()
+    assert SendModel in node.train("w2").kinds()
+
+
+def test_a_background_copy_that_arrived_is_marked_safe() -> None:
+    node = staying()
+    node.tell(Acknowledged(1.0, node.sent().ticket)).swap()
+    safe = node.record.safe
+    assert (safe.round, safe.digest, safe.copies, safe.ledger) == (2, "w2", (0, 2), node.record.ledger)
+    assert node.record.weights.copies == (0, 2)
+    assert node.state.backup is None
+
+
+def test_the_deadline_of_a_background_copy_follows_from_its_link() -> None:
+    node = staying()
+    (wake,) = (c for c in node.commands if isinstance(c, Wake) and c.ticket == node.sent().ticket)
+    assert wake.seconds == Limits().overdue_after(1e6 / 2e6, 0)
+
+
+def test_a_holder_that_was_handed_the_model_copies_back_over_the_link_it_came_by() -> None:
+    node = Node(1, MemoryRegister(replace(FIRST, holder=0)), Limits(unsafe_rounds=1))
+    node.tell(ModelArrived(1.0, 0, offer("w0", round_=0), 1.0))
+    node.tell(Stored(1.0, node.state.ticket, Copy("w0", 0, 1)))
+    handed = HandOver(1, 0, "w0", 1).applied(node.record, 0)
+    assert handed is not None
+    after = node.register.swap(1, handed)
+    assert after is not None
+    node.tell(RecordSeen(1.0, after))
+    node.tell(Trained(2.0, node.ticket, "w1", 1.0))
+    node.tell(Stored(2.0, node.ticket, Copy("w1", 1, 1))).swap()
+    sent = node.sent()
+    assert sent.to == 0
+    (wake,) = (c for c in node.commands if isinstance(c, Wake) and c.ticket == sent.ticket)
+    assert wake.seconds == Limits().overdue_after(1e6 / LINKS[1], 0)
+
+
+def test_a_background_copy_marked_too_late_is_put_to_the_record_as_it_is_now() -> None:
+    node = staying()
+    sent = node.sent()
+    node.train("w3").tell(Acknowledged(1.0, sent.ticket))
+    stale = node.commands[0]
+    assert isinstance(stale, Swap)
+    moved = node.register.swap(node.register.read().revision, replace(node.record, status="paused"))
+    assert moved is not None
+    node.tell(SwapRefused(1.0, stale.ticket, moved)).swap()
+    assert (node.record.safe.digest, node.record.weights.digest, node.record.status) == ("w2", "w3", "paused")
+
+
+def test_a_background_copy_is_forgotten_where_newer_weights_are_safe_by_then() -> None:
+    node = staying()
+    node.tell(Acknowledged(1.0, node.sent().ticket))
+    swap = node.commands[0]
+    assert isinstance(swap, Swap)
+    ahead = replace(node.record, safe=replace(node.record.safe, round=9))
+    node.tell(SwapRefused(1.0, swap.ticket, Versioned(ahead, swap.revision + 1)))
+    assert node.state.backup is None
+    assert Swap not in node.kinds()
+
+
+@pytest.mark.parametrize("overdue", [True, False])
+def test_a_background_copy_that_failed_goes_to_another_node_next_time(overdue: bool) -> None:
+    node = staying()
+    sent = node.sent()
+    assert sent.to == 2
+    node.tell(Woke(9.0, sent.ticket) if overdue else SendFailed(9.0, sent.ticket))
+    assert node.commands == ((CancelSend(sent.ticket),) if overdue else ())
+    assert node.train("w3").sent().to == 1
+    node.tell(SendFailed(9.0, node.sent().ticket))
+    assert node.train("w4").sent().to == 2, "once everyone has failed, the nearest is tried again"
+
+
+def test_only_one_background_copy_is_under_way_at_a_time() -> None:
+    assert SendModel not in staying().train("w3").kinds()
+
+
+def test_an_answer_that_does_not_fit_a_background_copy_is_an_error() -> None:
+    node = staying()
+    with pytest.raises(IllegalEvent):
+        node.tell(Trained(1.0, node.sent().ticket, "w9", 1.0))
+
+
+# What may be deleted.
+
+
+def test_a_background_copy_in_doubt_keeps_its_weights_until_the_record_has_moved() -> None:
+    node = staying()
+    node.tell(Acknowledged(1.0, node.sent().ticket))
+    swap = node.commands[0]
+    assert isinstance(swap, Swap)
+    node.tell(RegisterSilent(2.0, swap.ticket))
+    assert node.state.has("w2")
+    backup = node.state.backup
+    assert backup is not None
+    assert backup.in_doubt_at == swap.revision
+    node.train("w3")
+    assert node.state.backup is None or node.state.backup.change.digest == "w3"
+
+
+def test_a_background_copy_in_doubt_that_landed_is_found_in_the_record() -> None:
+    node = staying()
+    node.tell(Acknowledged(1.0, node.sent().ticket))
+    swap = node.commands[0]
+    assert isinstance(swap, Swap)
+    landed = node.register.swap(swap.revision, swap.record)
+    assert landed is not None
+    node.tell(RegisterSilent(2.0, swap.ticket), RecordSeen(3.0, landed))
+    assert node.state.backup is None
+    node.train("w3")
+    assert node.state.has("w2"), "the record names it as safe"
+
+
+def test_a_holder_keeps_what_the_record_and_its_background_copy_may_name_and_no_more() -> None:
+    node = staying().train("w3").train("w4")
+    assert node.digests() == {"w0", "w2", "w4"}, "safe, on its way, newest"
+
+
+def test_a_restarted_holder_keeps_what_a_swap_of_its_former_life_may_yet_name() -> None:
+    node = staying().train("w3")
+    disk = node.state.copies
+    again = Node(0, node.register)
+    again.tell(Started(5.0, disk))
+    again.tell(RecordRead(5.0, again.ticket, node.register.read()))
+    assert again.state.has("w2")
+
+
+def test_a_receiver_keeps_what_it_acknowledged_while_the_record_may_name_it() -> None:
+    node = Node(1).tell(ModelArrived(1.0, 0, offer("w3", round_=3, assigned=False), 1.0))
+    node.tell(Stored(1.0, node.state.ticket, Copy("w3", 3, 1)))
+    for revision, round_ in enumerate((4, 5, 6), start=2):
+        ledger = replace(FIRST.ledger, round=round_)
+        moved = replace(FIRST, ledger=ledger, weights=replace(FIRST.weights, digest=f"w{round_}", copies=(0,)))
+        node.tell(RecordSeen(2.0, Versioned(moved, revision)))
+        assert node.state.has("w3")
+    mark = MarkSafe(1, 3, "w3", (0, 1), replace(FIRST.ledger, round=3), 3.0)
+    marked = mark.applied(moved, 0)
+    assert marked is not None
+    node.tell(RecordSeen(3.0, Versioned(marked, 9)))
+    assert node.commands == (Discard(("w0",)),)
+    assert node.state.has("w3")
+
+
+def test_a_sender_keeps_its_copy_until_newer_weights_are_safe() -> None:
+    handed = HandOver(1, 0, "w0", 1).applied(FIRST, 0)
+    assert handed is not None
+    committed = Commit(1, 0, "w0", "w1", (5,), 1.0, 1.0).applied(handed, 1)
+    assert committed is not None
+    onward = HandOver(1, 1, "w1", 2).applied(committed, 1)
+    assert onward is not None
+    node = Node(0).tell(RecordSeen(1.0, Versioned(handed, 2)), RecordSeen(2.0, Versioned(committed, 3)))
+    assert node.state.has("w0")
+    assert node.tell(RecordSeen(3.0, Versioned(onward, 4))).commands == (Discard(("w0",)),)

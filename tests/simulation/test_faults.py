@@ -1,0 +1,202 @@
+"""The search for schedules that break an invariant finds none, and finds every bug that is planted for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tramfl.circulation import changes, machine, recovery, swapping
+from tramfl.circulation.changes import Commit, TakeOver
+from tramfl.circulation.commands import Acknowledge, Discard, Store
+from tramfl.circulation.custody import Record, Versioned
+from tramfl.circulation.events import HolderLost, ModelArrived, Stored, Trained, Woke
+from tramfl.circulation.phases import Sending, State, Storing, Training
+from tramfl.circulation.rounds import Step
+from tramfl.simulation.faults import Blackout, Crash, LostDisk, Schedule, Trial, schedule_of, try_schedule
+
+CHUNK = 20
+SCHEDULES = 300
+
+
+@pytest.mark.parametrize("first", range(0, SCHEDULES, CHUNK))
+def test_no_schedule_breaks_an_invariant(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        assert try_schedule(seed) is None, "\n".join(schedule_of(seed).describe())
+
+
+def test_a_seed_stands_for_one_schedule_and_one_end() -> None:
+    for seed in (11, 12, 13):
+        assert schedule_of(seed) == schedule_of(seed)
+        one, two = Trial(schedule_of(seed)), Trial(schedule_of(seed))
+        one.play()
+        two.play()
+        assert one.world.register.read() == two.world.register.read()
+        assert one.world.clock.now == two.world.clock.now
+        assert [s.disk for s in one.world.sites] == [s.disk for s in two.world.sites]
+    assert schedule_of(11) != schedule_of(12)
+
+
+def test_the_schedules_have_every_kind_of_fault_and_takeovers_among_them() -> None:
+    kinds = {type(fault).__name__ for seed in range(100) for fault in schedule_of(seed).faults}
+    assert kinds == {
+        "Crash", "Blackout", "LostDisk", "LastWords", "Partition", "RegisterOutage",
+        "Lossy", "SlowDisk", "SlowLinks", "CutTransfers", "SlowTraining",
+    }  # fmt: skip
+    epochs = []
+    for seed in range(20):
+        trial = Trial(schedule_of(seed))
+        trial.play()
+        epochs.append(trial.world.register.read().record.epoch)
+    assert sum(epoch > 1 for epoch in epochs) >= 5
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        (Blackout(20.0, 60.0), Blackout(61.0, 100.0)),
+        (Crash(10.0, 40.0, None), Crash(50.0, float("inf"), None), Crash(70.0, float("inf"), None)),
+        (LostDisk(30.0, 31.0, None), LostDisk(60.0, 90.0, None)),
+    ],
+    ids=["everyone, twice", "one holder after another", "holders' disks"],
+)
+def test_a_run_survives_and_goes_on(faults: tuple[Crash | Blackout, ...]) -> None:
+    for seed in range(5):
+        trial = Trial(Schedule(seed, 4, "load-aware", faults))
+        trial.play()
+        assert trial.world.register.read().record.round > 5
+
+
+# Planted bugs: each breaks one thing, and the search must see it as what it is.
+
+
+NEWS: dict[Any, Any] = machine._NEWS
+PHASES: dict[Any, Any] = machine._PHASES
+
+
+def _takeover_under_the_same_epoch(patch: pytest.MonkeyPatch) -> None:
+    honest = TakeOver.applied
+
+    def applied(self: TakeOver, record: Record, me: int) -> Record | None:
+        after = honest(self, record, me)
+        return None if after is None else replace(after, epoch=record.epoch)
+
+    patch.setattr(TakeOver, "applied", applied)
+
+
+def _acknowledged_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
+    honest = NEWS[ModelArrived]
+
+    def model_arrived(state: State, event: ModelArrived) -> Step:
+        state, commands = honest(state, event)
+        return state, (*commands, Acknowledge(event.sender, event.offer.ticket))
+
+    patch.setitem(NEWS, ModelArrived, model_arrived)
+
+
+def _committed_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
+    honest, stored = machine._trained, machine._stored
+
+    def trained(state: State, event: Trained) -> Step:
+        state, commands = honest(state, event)
+        (store, *_) = commands
+        assert isinstance(store, Store)
+        state, swap = stored(state, Stored(event.at, store.ticket, store.copy))
+        return state, (*commands, *swap)
+
+    patch.setitem(PHASES, (Training, Trained), trained)
+
+
+def _discarded_as_soon_as_newer_weights_are_seen(patch: pytest.MonkeyPatch) -> None:
+    honest = recovery.noticed
+
+    def noticed(state: State, versioned: Versioned) -> Step:
+        state, commands = honest(state, versioned)
+        older = tuple(c for c in state.copies if c.round < versioned.record.round)
+        kept = tuple(c for c in state.copies if c not in older)
+        return replace(state, copies=kept), (*commands, Discard(tuple(c.digest for c in older)))
+
+    for module in (recovery, swapping):
+        patch.setattr(module, "noticed", noticed)
+
+
+def _takeover_from_safe_keeps_the_newest_ledger(patch: pytest.MonkeyPatch) -> None:
+    honest = TakeOver.applied
+
+    def applied(self: TakeOver, record: Record, me: int) -> Record | None:
+        after = honest(self, record, me)
+        return None if after is None else replace(after, ledger=record.ledger)
+
+    patch.setattr(TakeOver, "applied", applied)
+
+
+def _work_goes_on_from_a_parent_that_a_former_life_moved_past(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(recovery, "_standing", lambda record: record.epoch)
+
+
+def _commit_that_landed_is_made_again(patch: pytest.MonkeyPatch) -> None:
+    def fits_any_round(record: Record, me: int, epoch: int, round_: int, digest: str) -> bool:
+        return record.epoch == epoch and record.holder == me
+
+    patch.setattr(changes, "_is_mine", fits_any_round)
+    patch.setattr(Commit, "landed", lambda self, record: False)
+
+
+def _change_that_fits_any_epoch(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(changes, "_is_mine", lambda record, me, epoch, round_, digest: record.round == round_)
+
+
+def _nobody_takes_over(patch: pytest.MonkeyPatch) -> None:
+    def holder_lost(state: State, event: HolderLost) -> Step:
+        return state, ()
+
+    patch.setitem(NEWS, HolderLost, holder_lost)
+
+
+def _transfer_without_a_deadline(patch: pytest.MonkeyPatch) -> None:
+    def woke(state: State, event: Woke) -> Step:
+        return state, ()
+
+    patch.setitem(PHASES, (Sending, Woke), woke)
+
+
+def _store_without_a_deadline(patch: pytest.MonkeyPatch) -> None:
+    def woke(state: State, event: Woke) -> Step:
+        return state, ()
+
+    patch.setitem(PHASES, (Storing, Woke), woke)
+
+
+@pytest.mark.parametrize(
+    ("plant", "number"),
+    [
+        (_takeover_under_the_same_epoch, 1),
+        (_acknowledged_before_it_is_stored, 2),
+        (_committed_before_it_is_stored, 2),
+        (_discarded_as_soon_as_newer_weights_are_seen, 2),
+        (_takeover_from_safe_keeps_the_newest_ledger, 3),
+        (_work_goes_on_from_a_parent_that_a_former_life_moved_past, 3),
+        (_commit_that_landed_is_made_again, 3),
+        (_change_that_fits_any_epoch, 4),
+        (_nobody_takes_over, 5),
+        (_transfer_without_a_deadline, 5),
+        (_store_without_a_deadline, 5),
+    ],
+)
+def test_the_search_finds_a_planted_bug_within_1000_schedules_and_again_in_the_same_way(
+    plant: Callable[[pytest.MonkeyPatch], None], number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    found = ((seed, broken) for seed in range(1000) if (broken := try_schedule(seed)) is not None)
+    seed, broken = next(found, (None, ""))
+    assert seed is not None, "1,000 schedules did not find it"
+    print(f"{plant.__name__}: found by schedule {seed + 1}, {broken}")
+    match = re.match(r"InvariantBroken: invariant (\d)", broken)
+    assert match is not None, broken
+    assert int(match[1]) == number, broken
+    assert try_schedule(seed) == broken
+    monkeypatch.undo()
+    assert try_schedule(seed) is None
