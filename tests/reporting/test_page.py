@@ -5,7 +5,6 @@ import gzip
 import hashlib
 import json
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.system_parts import require
 from tramfl.notation import BadInput
 from tramfl.reporting import Run, load_run, write_page
 
@@ -231,13 +231,10 @@ for write in (write_figures, write_page):
     assert done.stdout.count("tramfl[dashboard]") == 2
 
 
-CHROMIUM = shutil.which("chromium")
-
-
 def opened(page: Path, profile: Path) -> str:
     """The page's document once a browser has run its scripts."""
     command: list[Any] = [
-        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        require("chromium"), "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
         "--disable-background-networking", "--disable-component-update", "--disable-sync",
         f"--user-data-dir={profile}", "--window-size=1280,6000", "--virtual-time-budget=20000", "--dump-dom",
         page.as_uri(),
@@ -245,7 +242,6 @@ def opened(page: Path, profile: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 def test_a_browser_draws_every_figure_and_runs_nothing_hostile(hostile: Run, tmp_path: Path) -> None:
     page = write_page([hostile], tmp_path / "report.html")
     dom = opened(page, tmp_path / "profile")

@@ -5,8 +5,9 @@ Exit codes: 0 done, 1 the run failed or was interrupted, 2 bad usage or input.
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -54,18 +55,45 @@ app.command("figures")(report.figures)
 app.command("faults")(faults.faults)
 
 
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+"""Typer's, or Click's: whichever brings it, it is what a wrong parameter is a kind of."""
+_INTERRUPTED = 130
+"""What Typer makes of an interrupt."""
+
+
 def main() -> None:
     """Run the command line; what a user did wrong ends in one sentence, never in a traceback."""
     warn_in_one_line()
     try:
-        app()
+        code = app(prog_name="tramfl", standalone_mode=False)
+        if code == _INTERRUPTED:
+            raise KeyboardInterrupt
+        # Output that nobody can take shows now, and not at the end of the process.
+        sys.stdout.flush()
     except BadInput as error:
-        print(f"tramfl: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("tramfl: interrupted.", file=sys.stderr)
-        sys.exit(1)
+        _fail(2, str(error))
+    except _UsageError as error:
+        _fail(2, _told(error))
+    except (KeyboardInterrupt, typer.Abort):
+        _fail(1, "interrupted.")
     except BrokenPipeError:
         # The reader of our output has gone, as with `| head`.
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _fail(1, f"{where}{error.strerror or error}; what was written before can be resumed.")
+    sys.exit(code or 0)
+
+
+def _fail(code: int, sentence: str) -> NoReturn:
+    if sentence:
+        print(f"tramfl: {sentence}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _told(error: Any) -> str:
+    """Typer's message as a sentence; it has none where it has just printed the help."""
+    message = error.format_message().rstrip(".")
+    command = error.ctx.command_path if error.ctx else "tramfl"
+    return f"{message}; see {command} --help." if message else ""

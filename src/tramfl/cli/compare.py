@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Annotated
 
@@ -36,7 +37,7 @@ from tramfl.simulation.scenarios import DEFAULT
 
 PAPER_POLICIES = "load-aware,random,time-first,variance-first"
 
-JobsOption = Annotated[int | None, typer.Option(min=1, help="Processes at a time [default: one per core].")]
+JobsOption = Annotated[int | None, typer.Option(min=1, help="Processes at a time (default: one per core).")]
 RayOption = Annotated[
     str | None, typer.Option("--ray", metavar="ADDRESS", help="Run on a Ray cluster; 'local' starts one here.")
 ]
@@ -44,7 +45,7 @@ RayOption = Annotated[
 
 def compare(
     scenarios: Annotated[
-        list[str] | None, typer.Argument(metavar="SCENARIO...", help=f"Scenarios or files [default: {DEFAULT}].")
+        list[str] | None, typer.Argument(metavar="SCENARIO...", help=f"Scenarios or files (default: {DEFAULT}).")
     ] = None,
     policies: Annotated[str, typer.Option(help="Policies, by name, with commas between.")] = PAPER_POLICIES,
     seeds: Annotated[int, typer.Option(min=1, help="Repeat every run with so many seeds, from 0 on.")] = 3,
@@ -52,7 +53,7 @@ def compare(
     rounds: Annotated[int | None, typer.Option(min=1, help="Stop every run after so many rounds.")] = None,
     target: Annotated[str | None, typer.Option(help="Test accuracies to reach, e.g. 0.7,0.9.")] = None,
     set_: SetOption = None,
-    out: Annotated[Path | None, typer.Option(help="Folder to write [default: runs/compare].")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write (default: runs/compare).")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Play again what is there.")] = False,
     no_training: NoTrainingOption = False,
     data_dir: DataDirOption = None,
@@ -86,11 +87,19 @@ def play_grid(requests: Sequence[Request], jobs: int | None, ray: str | None, qu
     todo = [request for request in requests if finished(request) is None]
     jobs = min(jobs or os.cpu_count() or 1, max(1, len(todo)))
     progress = GridProgress(Console(stderr=True), quiet, todo, already=len(requests) - len(todo))
-    with progress.shown():
-        ends = play_on_ray(todo, ray) if ray else play_all(todo, jobs, warn_in_one_line)
-        interrupted = [summary for request, summary in ends if not progress.ended(request, summary)]
-    if interrupted:
-        print("tramfl: interrupted; the same command goes on where it stopped.", file=sys.stderr)
+    why = None
+    try:
+        with progress.shown():
+            ends = play_on_ray(todo, ray, jobs) if ray else play_all(todo, jobs, warn_in_one_line)
+            for request, summary in ends:
+                if not progress.ended(request, summary):
+                    why = "interrupted"
+    except KeyboardInterrupt:
+        why = "interrupted"
+    except BrokenProcessPool:
+        why = "a process that played a run was killed, perhaps for want of memory"
+    if why is not None:
+        print(f"tramfl: {why}; the same command, without --overwrite, goes on where it stopped.", file=sys.stderr)
         sys.exit(1)
 
 
@@ -98,13 +107,13 @@ def conclude(folders: list[Path], out: Path, format: Format, quiet: bool) -> Non
     """Print who won, and where to read more."""
     runs = load_runs(folders)
     times = times_to_target(runs)
+    page = write_report(folders, out)
     if format is Format.json:
         print(json.dumps({"verdict": verdict(runs), "times_to_target": as_data(times)}, indent=2))
         return
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     if times:
         console.print(as_table(times))
     console.print(verdict(runs))
-    page = write_report(folders, out)
     if page is not None:
         console.print(f"Report: {page}", soft_wrap=True)

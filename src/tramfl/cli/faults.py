@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from typing import Annotated
@@ -19,7 +20,8 @@ def faults(
     """Search for a schedule of faults that breaks an invariant; a seed that fails fails again in the same way."""
     seeds = range(seed, seed + schedules)
     failed = 0
-    with ProcessPoolExecutor(jobs) as pool:
+    # An interrupt is for this process to deal with; a worker would only show where it was.
+    with ProcessPoolExecutor(jobs, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
         for played, (number, broken) in enumerate(
             zip(seeds, pool.map(try_schedule, seeds, chunksize=20), strict=True), start=1
         ):

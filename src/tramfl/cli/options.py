@@ -11,7 +11,7 @@ import typer
 from tramfl.config import Scenario, as_table, override, settings_from
 from tramfl.notation import BadInput
 from tramfl.scheduling.policy import policy_named
-from tramfl.simulation.scenarios import scenario_from
+from tramfl.simulation.scenarios import DEFAULT, scenario_from
 
 
 class Format(StrEnum):
@@ -21,13 +21,16 @@ class Format(StrEnum):
     json = "json"
 
 
-ScenarioArgument = Annotated[str, typer.Argument(metavar="SCENARIO", help="A scenario's name, or a .toml file.")]
+ScenarioArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="SCENARIO", help=f"A scenario's name, or a .toml file [default: {DEFAULT}]."),
+]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the scenario, e.g. training.batch_size=64."),
 ]
 DataDirOption = Annotated[
-    Path | None, typer.Option("--data-dir", help="Where data sets lie [default: $TRAMFL_DATA, or a cache].")
+    Path | None, typer.Option("--data-dir", help="Where data sets lie (default: $TRAMFL_DATA, or a cache).")
 ]
 FormatOption = Annotated[Format, typer.Option("--format", help="text, or json for other programs.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")]

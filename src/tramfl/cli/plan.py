@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,14 +12,15 @@ import numpy as np
 import typer
 from msgspec import Meta, Struct
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from tramfl.cli.options import Format, FormatOption
 from tramfl.config import NotNegative, Positive, read_toml, settings_from
-from tramfl.notation import PAPER_VARIANCE_LIMIT, BadInput, Decision, Ledger, Loads, ModelCost
+from tramfl.notation import PAPER_VARIANCE_LIMIT, BadInput, Decision, Ledger, Loads, ModelCost, NodeId
 from tramfl.scheduling.policy import PolicySettings, check_decision, policy_named
 
-Count = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0, le=2**40)]
 
 
 class PlanNode(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -46,7 +48,7 @@ class Plan(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     cost: PlanCost
     nodes: tuple[PlanNode, ...]
     policy: str = "load-aware"
-    seconds: NotNegative = 0.0
+    seconds: Annotated[float, Meta(ge=0, le=sys.float_info.max)] = 0.0
     round: Count = 0
     variance_limit: NotNegative = PAPER_VARIANCE_LIMIT
     wait_seconds: Positive = 1.0
@@ -54,9 +56,7 @@ class Plan(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def plan(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE.toml", help="A state: see docs/plan.md or examples/plan.toml.")
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="A state, such as examples/plan.toml.")],
     format: FormatOption = Format.text,
 ) -> None:
     """Decide one round for a state given in a file, and say why."""
@@ -103,32 +103,36 @@ def _decide(state: Plan) -> Decision:
 
 
 def _print(state: Plan, decision: Decision) -> None:
-    table = Table(title=f"Round {state.round + 1}, decided by {decision.policy}", title_justify="left")
-    table.add_column("node")
-    for heading in ("S*", "T_comp s", "T_comm s", "O3(S*)", "O3(0)", "label variance"):
-        table.add_column(heading, justify="right")
-    table.add_column("")
-    names = [node.name or f"node {number}" for number, node in enumerate(state.nodes)]
+    title = f"Round {state.round + 1}, decided by {escape(decision.policy)}; times in seconds"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1))
+    table.add_column("#", justify="right")
+    table.add_column("node", overflow="fold")
+    for heading in ("S*", "T_comp", "T_comm", "O3(S*)", "O3(0)", "variance"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
     for c in decision.candidates:
         chosen = c.node == decision.node
-        note = "chosen" if chosen else "" if c.feasible else "above V"
-        name = names[c.node] + (" (holder)" if c.node == state.holder else "")
         table.add_row(
-            name,
+            str(c.node),
+            _name(state, c.node),
             f"{c.samples:,}",
-            f"{c.compute_seconds:.4g}",
-            f"{c.transfer_seconds:.4g}",
-            f"{c.score:.6g}",
-            f"{c.score_of_waiting:.6g}",
-            f"{c.label_variance:,.6g}",
-            note,
+            f"{c.compute_seconds:.3g}",
+            f"{c.transfer_seconds:.3g}",
+            f"{c.score:.5g}",
+            f"{c.score_of_waiting:.5g}",
+            f"{c.label_variance:,.5g}",
+            "chosen" if chosen else "" if c.feasible else "above V",
             style="bold green" if chosen else None,
         )
     for number, node in enumerate(state.nodes):
         if node.flops is None:
-            table.add_row(names[number], *[""] * 6, "did not report", style="dim")
-    console = Console()
+            table.add_row(str(number), _name(state, number), *[""] * 6, "no report", style="dim")
+    console = Console(highlight=False)
     console.print(table)
-    console.print(decision.reason, highlight=False)
+    console.print(decision.reason, markup=False)
     if decision.node is not None:
-        console.print(f"Samples of each label: {', '.join(map(str, decision.samples))}.", highlight=False)
+        console.print(f"Samples of each label: {', '.join(map(str, decision.samples))}.")
+
+
+def _name(state: Plan, node: NodeId) -> str:
+    return escape(state.nodes[node].name or f"node {node}") + (" (holder)" if node == state.holder else "")

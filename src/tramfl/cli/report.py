@@ -28,13 +28,13 @@ class FigureFormat(StrEnum):
 def report(
     folders: Folders,
     out: Annotated[
-        Path | None, typer.Option(help="The page to write [default: report.html in the first folder].")
+        Path | None, typer.Option(help="The page to write (default: report.html in the first folder).")
     ] = None,
 ) -> None:
     """Write one self-contained page about runs, to open in a browser, with or without internet."""
     runs = load_runs(folders)
     page = write_page(runs, out or folders[0] / "report.html")
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     console.print(verdict(runs))
     console.print(f"Report: {page}", soft_wrap=True)
 
@@ -42,7 +42,7 @@ def report(
 def figures(
     folders: Folders,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the figures [default: figures in the first folder].")
+        Path | None, typer.Option(help="Folder for the figures (default: figures in the first folder).")
     ] = None,
     format: Annotated[FigureFormat, typer.Option(help="File format.")] = FigureFormat.pdf,
 ) -> None:

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 from msgspec.structs import replace
-from rich.console import Console
 
 from tramfl.cli.compare import JobsOption, RayOption, play_grid
 from tramfl.cli.options import DataDirOption, QuietOption, SetOption, changed
@@ -121,7 +120,6 @@ def _conclude(folders: list[Path], out: Path, quiet: bool) -> None:
     for name in sorted({run.scenario for run in runs}):
         write_figures([run for run in runs if run.scenario == name], out / "figures" / name, "png")
     page = write_report(folders, out)
-    console = Console(highlight=False)
     if not quiet:
-        console.print(tables)
-    console.print(f"Table: {out / 'table.md'}, figures: {out / 'figures'}, report: {page}", soft_wrap=True)
+        print(tables)
+    print(f"Table: {out / 'table.md'}, figures: {out / 'figures'}{f', report: {page}' if page else ''}")

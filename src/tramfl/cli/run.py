@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,28 +31,30 @@ from tramfl.config import Scenario
 from tramfl.notation import BadInput
 from tramfl.record import Row, Summary
 from tramfl.simulation.experiment import Experiment
-from tramfl.simulation.folder import RunFolder
+from tramfl.simulation.folder import RunFolder, Way
 from tramfl.simulation.play import Request, play
-from tramfl.simulation.scenarios import DEFAULT
+from tramfl.simulation.scenarios import DEFAULT, LIMITS, difference, scenario_from
 from tramfl.simulation.trackers import follow
 
 ROUNDS_WITHOUT_TRAINING = 200
 
 
 def run(
-    scenario: ScenarioArgument = DEFAULT,
+    scenario: ScenarioArgument = None,
     policy: Annotated[str | None, typer.Option(help="Who decides: load-aware, random, time-first, ...")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same run.")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Stop after so many rounds.")] = None,
     target: Annotated[str | None, typer.Option(help="Test accuracies to reach, e.g. 0.7,0.9.")] = None,
     set_: SetOption = None,
     loads: Annotated[Path | None, typer.Option(help="Replay the loads of a recorded rounds.jsonl.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder to write [default: runs/SCENARIO-POLICY-SEED].")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write (default: runs/SCENARIO-POLICY-SEED).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")] = False,
     no_training: NoTrainingOption = False,
     data_dir: DataDirOption = None,
-    threads: Annotated[int, typer.Option(min=1, help="Cores to train on; the record depends on it.")] = 1,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Cores to train on; the last digits depend on it [default: 1].")
+    ] = None,
     track: Annotated[list[str] | None, typer.Option(help="Also write to tensorboard or mlflow.")] = None,
     format: FormatOption = Format.text,
     quiet: QuietOption = False,
@@ -65,27 +68,35 @@ def run(
         "loads__kind": "replay" if loads else None,
         "loads__trace": str(loads) if loads else None,
     }
+    if resume and overwrite:
+        raise BadInput("--resume goes on with the run in the folder and --overwrite replaces it: give one of them.")
+    train = not no_training
     if resume:
-        wanted, out = _resumed(scenario, out, set_, keys)
+        wanted, out, way = _resumed(scenario, out, set_, keys)
+        train = train and way.trained is not False
+        threads = threads or way.threads
     else:
-        wanted = scenario_of(scenario, set_, **keys)
+        wanted = scenario_of(scenario or DEFAULT, set_, **keys)
         wanted = limited(wanted, ROUNDS_WITHOUT_TRAINING) if no_training else wanted
         out = out or default_folder(wanted)
     request = Request(
         scenario=wanted,
         out=out,
-        train=not no_training,
+        train=train,
         resume=resume,
         overwrite=overwrite,
         data_dir=data_dir,
-        threads=threads,
+        threads=threads or 1,
     )
     summary = _play(request, track or [], quiet or format is Format.json)
+    page = write_report([out], out) if summary.rounds else None
     if format is Format.json:
         print(msgspec.json.format(msgspec.json.encode(summary), indent=2).decode())
     else:
-        _print(summary, out, quiet)
+        _print(summary, out, None if quiet else page)
     if summary.status != "finished":
+        places = ["--out", str(out), *(["--data-dir", str(data_dir)] if data_dir else [])]
+        print(f"tramfl: interrupted; go on with: tramfl run --resume {shlex.join(places)}", file=sys.stderr)
         sys.exit(1)
 
 
@@ -95,32 +106,37 @@ def default_folder(scenario: Scenario) -> Path:
 
 
 def _resumed(
-    scenario: str, out: Path | None, sets: list[str] | None, keys: Mapping[str, object]
-) -> tuple[Scenario, Path]:
-    """The scenario in the folder, with another budget if that is asked for."""
+    scenario: str | None, out: Path | None, sets: list[str] | None, keys: Mapping[str, object]
+) -> tuple[Scenario, Path, Way]:
+    """The scenario in the folder, with another budget if that is asked for, and how it is played."""
     if out is None:
-        named = scenario_of(scenario, None, policy=keys["policy"], seed=keys["seed"])
+        named = scenario_of(scenario or DEFAULT, None, policy=keys["policy"], seed=keys["seed"])
         out = default_folder(named)
-    before = RunFolder(out).scenario()
+    folder = RunFolder(out)
+    before = folder.scenario()
+    if scenario is not None and scenario_from(scenario).name != before.name:
+        raise BadInput(f"{out} holds a run of {before.name}, not of {scenario}; leave the scenario out.")
     after = changed(before, str(out), sets, **keys)
-    if msgspec.structs.replace(after, budget=before.budget) != before:
-        raise BadInput(f"{out}: a run can be resumed with another budget, and with nothing else changed.")
-    return after, out
+    if differs := difference(before, after, ignoring=(*LIMITS, "budget.targets")):
+        raise BadInput(f"{out}: a run can be resumed with another budget, and with nothing else changed: {differs}.")
+    return after, out, folder.way()
 
 
-def _play(request: Request, trackers: list[str], quiet: bool) -> Summary:
+def _play(request: Request, followers: list[str], quiet: bool) -> Summary:
     progress = RunProgress(Console(stderr=True), quiet)
-    with follow(trackers, request) as track, progress.shown():
+    with follow(followers, request) as trackers, progress.shown():
 
         def observe(experiment: Experiment, row: Row) -> None:
             progress(experiment, row)
-            track(row)
+            trackers.track(row)
 
-        return play(request, observe, report=progress.downloaded).summary()
+        summary = play(request, observe, report=progress.downloaded).summary()
+        trackers.end(summary.status)
+        return summary
 
 
-def _print(summary: Summary, out: Path, quiet: bool) -> None:
-    console = Console(highlight=False)
+def _print(summary: Summary, out: Path, page: Path | None) -> None:
+    console = Console(highlight=False, markup=False, soft_wrap=True)
     total = f"{summary.total_seconds:,.2f} s of virtual time"
     console.print(
         f"{summary.scenario}, {summary.policy}, seed {summary.seed}: {summary.rounds:,} rounds"
@@ -130,8 +146,5 @@ def _print(summary: Summary, out: Path, quiet: bool) -> None:
         if summary.test_accuracy is not None:
             reached = f"after {seconds:,.2f} s" if seconds is not None else "not reached"
             console.print(f"  accuracy {float(target):.0%}: {reached}")
-    if summary.status != "finished":
-        console.print(f"Interrupted; go on with: tramfl run --resume --out {out}")
-    if not quiet:
-        page = write_report([out], out)
-        console.print(f"Record in {out}{f', report: {page}' if page else ''}", soft_wrap=True)
+    if page is not None:
+        console.print(f"Record in {out}, report: {page}")

@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tramfl.config import as_toml
-from tramfl.learning.partition import LABEL_COUNTS, held_counts
+from tramfl.learning.partition import LABEL_COUNTS, held_counts, label_rows
 from tramfl.simulation.scenarios import DEFAULT, scenario_from, scenario_named, scenario_names
+from tramfl.simulation.setting import scheduling_only
 
 app = typer.Typer(help="List the scenarios that have a name, or show one as TOML.", invoke_without_command=True)
 
@@ -35,3 +36,16 @@ def listing(context: typer.Context) -> None:
 def show(name: Annotated[str, typer.Argument(metavar="NAME", help="A scenario's name, or a .toml file.")]) -> None:
     """Print a scenario as TOML, to copy and change."""
     print(as_toml(scenario_from(name)), end="")
+
+
+@app.command()
+def layout(name: Annotated[str, typer.Argument(metavar="NAME", help="A scenario's name, or a .toml file.")]) -> None:
+    """Show how many training samples of each label each node holds."""
+    setting = scheduling_only(scenario_from(name))
+    heading, *rows = label_rows(setting.held, setting.labels)
+    table = Table(box=None, pad_edge=False)
+    for label in heading:
+        table.add_column(label, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)

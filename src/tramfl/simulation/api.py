@@ -13,7 +13,7 @@ from tramfl.config import Scenario, as_table, settings_from
 from tramfl.notation import BadInput
 from tramfl.record import Row, Summary
 from tramfl.scheduling.policy import Policy
-from tramfl.simulation.experiment import Experiment
+from tramfl.simulation.experiment import Experiment, seconds_to
 from tramfl.simulation.loads import LoadSource
 from tramfl.simulation.play import Request, play
 from tramfl.simulation.scenarios import DEFAULT, scenario_from
@@ -58,9 +58,7 @@ class Result:
 
     def seconds_to(self, target: float) -> float | None:
         """Virtual seconds to a test accuracy, or None where it was not reached."""
-        return next(
-            (r.total_seconds for r in self.rows if r.test_accuracy is not None and r.test_accuracy >= target), None
-        )
+        return seconds_to(self.rows, target)
 
 
 def simulate(
@@ -76,6 +74,8 @@ def simulate(
     settings: dict[str, Any] | None = None,
     train: bool = True,
     out: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
     data_dir: str | Path | None = None,
     threads: int | None = 1,
     observe: Callable[[Row], None] | None = None,
@@ -85,11 +85,14 @@ def simulate(
     `scenario` is a name, a TOML file or a `Scenario`. `model` is an `nn.Module` or a callable that makes one, `data`
     a `tramfl.learning.datasets.Dataset`; both take the place of what the scenario names. `policy` is a name or any
     object with `decide`, `loads` any object with `at(round)`. `settings` changes keys of the scenario, by their
-    dotted names: `{"training.batch_size": 64}`. With `out` the run is also recorded in that folder.
+    dotted names: `{"training.batch_size": 64}`. With `out` the run is also recorded in that folder; `resume` goes
+    on with the run that is there, `overwrite` replaces it. An interrupt leaves the folder ready to be resumed.
     """
     base = scenario if isinstance(scenario, Scenario) else scenario_from(str(scenario))
     wanted: dict[str, Any] = {
-        "policy": policy if isinstance(policy, str) else None,
+        "policy": policy if isinstance(policy, str) or policy is None else _name(policy),
+        "dataset": getattr(data, "name", None),
+        "training.network": None if model is None else _name(model),
         "seed": seed,
         "budget.rounds": rounds,
         "budget.targets": tuple(targets) if targets is not None else None,
@@ -98,7 +101,13 @@ def simulate(
     found = _changed(base, {key: value for key, value in wanted.items() if value is not None})
     folder = Path(out) if out is not None else None
     request = Request(
-        scenario=found, out=folder, train=train, data_dir=Path(data_dir) if data_dir else None, threads=threads
+        scenario=found,
+        out=folder,
+        train=train,
+        resume=resume,
+        overwrite=overwrite,
+        data_dir=Path(data_dir) if data_dir else None,
+        threads=threads,
     )
 
     def tell(_: Experiment, row: Row) -> None:
@@ -107,6 +116,8 @@ def simulate(
 
     custom = policy if policy is not None and not isinstance(policy, str) else None
     experiment = play(request, tell, dataset=data, network=model, policy=custom, loads=loads)
+    if folder is not None and not experiment.finished:
+        raise KeyboardInterrupt(f"interrupted; {folder} can be resumed")
     setting = experiment.setting
     held = tuple(map(tuple, setting.held.tolist()))
     return Result(found, experiment.summary(), tuple(experiment.rows), setting.labels, held, folder)
@@ -123,6 +134,12 @@ def _changed(base: Scenario, keys: dict[str, Any]) -> Scenario:
                 raise BadInput(f"settings: `{key}` is not a key of a scenario.")
         place[last] = value
     return settings_from(table, Scenario, "settings")
+
+
+def _name(thing: Any) -> str:
+    """What the record calls an object of the user's own."""
+    named = getattr(thing, "name", None) or getattr(thing, "__name__", None)
+    return named if isinstance(named, str) else type(thing).__name__
 
 
 def _flat(row: Row) -> dict[str, Any]:

@@ -48,6 +48,34 @@ class Setting:
     """The weights the run begins, or goes on, with."""
 
 
+class _KeepsLast:
+    """A learner that carries out no `discard` before the next round begins.
+
+    Until then the weights after the last row are there, whatever the nodes have dropped: an interrupt in the middle
+    of a round, or of the test after it, finds them and can save them.
+    """
+
+    def __init__(self, learner: Learner) -> None:
+        self._learner = learner
+        self._dropped: set[Digest] = set()
+
+    def train(self, node: NodeId, parent: Digest, samples: tuple[int, ...], round_: int) -> Digest:
+        """As the learner does it."""
+        child = self._learner.train(node, parent, samples, round_)
+        self._dropped.discard(child)
+        return child
+
+    def discard(self, digest: Digest) -> None:
+        """Later."""
+        self._dropped.add(digest)
+
+    def release(self) -> None:
+        """A round begins: forget what was dropped before."""
+        for digest in self._dropped:
+            self._learner.discard(digest)
+        self._dropped.clear()
+
+
 class Experiment:
     """A run: iterate over `rounds()`, then ask for the `summary`."""
 
@@ -65,6 +93,7 @@ class Experiment:
         self.weights: Digest = setting.initial
         """The weights after the last row."""
         self._closed: deque[CloseRound] = deque()
+        self._learner = _KeepsLast(setting.learner)
         self._world = World(
             record=_begin(scenario, setting, self.rows),
             policy=policy or policy_named(scenario.policy, policy_settings(scenario)),
@@ -72,7 +101,7 @@ class Experiment:
             cost=setting.cost,
             loads=loads or load_source(scenario.loads, len(setting.held), scenario.seed),
             seed=scenario.seed,
-            learner=setting.learner,
+            learner=self._learner,
             close_round=self._closed.append,
         )
         self._trained = sum(row.node is not None for row in self.rows)
@@ -83,6 +112,7 @@ class Experiment:
             return
         self._world.start()
         while not self.finished:
+            self._learner.release()
             self._world.run(lambda: bool(self._closed))
             if not self._closed:
                 raise BadInput("the run came to a halt: no node could go on.")
@@ -91,6 +121,11 @@ class Experiment:
             self.weights = closed.record.weights.digest
             self.rows.append(row)
             yield row
+
+    def forget_after(self, rounds: int, weights: Digest) -> None:
+        """Drop the rows past the first `rounds`, after which the weights were `weights`."""
+        del self.rows[rounds:]
+        self.weights = weights
 
     def _score(self, closed: CloseRound) -> Scores:
         node = closed.outcome.node

@@ -11,13 +11,17 @@ which gives the same rows.
 
 from __future__ import annotations
 
+import os
 import platform
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import tomli_w
+from msgspec import Struct
 
 import tramfl
 from tramfl.config import Scenario, as_table, read_toml, settings_from
@@ -36,6 +40,20 @@ from tramfl.record import (
 )
 from tramfl.simulation.experiment import Setting
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+
+class Way(Struct, frozen=True, kw_only=True):
+    """How a run is played, beside its scenario; None where its folder does not say."""
+
+    trained: bool | None = None
+    """Whether it trains, or plays the schedule alone."""
+    threads: int | None = None
+    """Cores it trains on: the last digits depend on their number."""
+
 
 class RunFolder:
     """One run's files."""
@@ -48,26 +66,61 @@ class RunFolder:
         """Whether a run was begun here."""
         return (self.path / CONFIG_FILE).exists()
 
-    def begin(self, scenario: Scenario, setting: Setting, *, overwrite: bool = False) -> RowWriter:
-        """Make the folder ready for a new run."""
-        if self.holds_run and not overwrite:
+    def check_free(self) -> None:
+        """Refuse to put a new run over one that is here."""
+        if self.holds_run:
             raise BadInput(
                 f"{self.path} already holds a run; add --resume to go on with it, --overwrite to replace it,"
                 " or --out for another folder."
             )
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            for name in (ROUNDS_FILE, SUMMARY_FILE, MODEL_FILE):
-                (self.path / name).unlink(missing_ok=True)
-            self.describe(scenario, setting)
-            return RowWriter(self.path / ROUNDS_FILE)
-        except OSError as error:
-            raise BadInput(f"{self.path} cannot be written: {error.strerror}.") from None
 
-    def describe(self, scenario: Scenario, setting: Setting) -> None:
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Be the only process that writes here; another one is refused. The folder is made, and left if anything
+        is in it then."""
+        with self._writing():
+            self.path.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            if fcntl is not None:
+                place = os.open(self.path, os.O_RDONLY)
+                stack.callback(os.close, place)
+                try:
+                    fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise BadInput(
+                        f"{self.path}: another process is at work on the run there; wait until it has ended,"
+                        " or give another folder with --out."
+                    ) from None
+                except OSError:
+                    pass  # a file system without locks
+            try:
+                yield
+            finally:
+                with suppress(OSError):
+                    self.path.rmdir()  # only if it is empty
+
+    def begin(self, scenario: Scenario, setting: Setting, way: Way) -> RowWriter:
+        """Make the folder ready for a new run, in place of whatever run is here."""
+        with self._writing():
+            for name in (SUMMARY_FILE, MODEL_FILE, ROUNDS_FILE):
+                (self.path / name).unlink(missing_ok=True)
+            self.describe(scenario, setting, way)
+            return RowWriter(self.path / ROUNDS_FILE)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise BadInput(
+                f"{self.path} cannot be written: {error.strerror}; give another folder with --out."
+            ) from None
+
+    def describe(self, scenario: Scenario, setting: Setting, way: Way) -> None:
         """Write config.toml: what was asked for, and what it came to."""
         table = as_table(scenario)
         table["resolved"] = {
+            **as_table(way),
             "labels": list(setting.labels),
             "held": setting.held.tolist(),
             "cost": as_table(setting.cost),
@@ -83,23 +136,44 @@ class RunFolder:
         table.pop("resolved", None)
         return settings_from(table, Scenario, str(self.path / CONFIG_FILE))
 
-    def rows(self) -> list[Row]:
-        """The whole rows that are here."""
-        path = self.path / ROUNDS_FILE
-        return list(read_rows(path)) if path.exists() else []
+    def way(self) -> Way:
+        """How the run that is here is played."""
+        resolved = read_toml(self.path / CONFIG_FILE).get("resolved", {})
+        known = {key: resolved[key] for key in ("trained", "threads") if key in resolved}
+        return settings_from(known, Way, f"{self.path / CONFIG_FILE}, table `resolved`")
 
-    def resume(self, rows: list[Row]) -> RowWriter:
+    def rows(self) -> list[Row]:
+        """The whole rows that are here, from round 1 on."""
+        path = self.path / ROUNDS_FILE
+        rows = list(read_rows(path)) if path.exists() else []
+        for number, row in enumerate(rows, start=1):
+            if row.round != number:
+                raise BadInput(f"{path}, line {number}, is of round {row.round}; it should be of round {number}.")
+        return rows
+
+    def resume(self, rows: Sequence[Row], scenario: Scenario, setting: Setting, way: Way) -> RowWriter:
         """Go on after `rows`; whatever else was in the file is dropped."""
+        with self._writing():
+            self.keep(rows)
+            self.describe(scenario, setting, way)
+            return RowWriter(self.path / ROUNDS_FILE)
+
+    def keep(self, rows: Sequence[Row]) -> None:
+        """Drop everything but `rows` from rounds.jsonl."""
         keep_whole_rows(self.path / ROUNDS_FILE, rows)
-        return RowWriter(self.path / ROUNDS_FILE)
 
     def model(self) -> bytes | None:
         """The saved weights, if any."""
         path = self.path / MODEL_FILE
-        return path.read_bytes() if path.exists() else None
+        try:
+            return path.read_bytes() if path.exists() else None
+        except OSError as error:
+            raise BadInput(f"{path} cannot be read: {error.strerror}.") from None
 
     def save_model(self, content: bytes) -> None:
-        """Replace the saved weights."""
+        """Replace the saved weights; the rows they stand for are made durable first."""
+        with (self.path / ROUNDS_FILE).open("rb") as rows:
+            os.fsync(rows.fileno())
         write_atomically(self.path / MODEL_FILE, content)
 
     def conclude(self, summary: Summary) -> None:

@@ -1,14 +1,17 @@
 """Many runs at once: processes with one thread each on this machine, or the same grid on a Ray cluster.
 
 A grid picks up where it stopped: a folder with the same scenario is skipped if its run is finished and resumed if
-it is not.
+it is not, or if its limits have been raised since.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,11 @@ from tramfl.config import Scenario
 from tramfl.notation import BadInput
 from tramfl.record import SUMMARY_FILE, Summary
 from tramfl.simulation.folder import RunFolder
-from tramfl.simulation.play import Request, play
+from tramfl.simulation.play import Request, check_way, play
+from tramfl.simulation.scenarios import difference
+
+CANCEL_SECONDS = 30.0
+"""How long interrupted runs on a Ray cluster may take to save themselves."""
 
 
 def cells(
@@ -43,70 +50,147 @@ def finished(request: Request) -> Summary | None:
     """The summary of a run that needs no more playing."""
     assert request.out is not None
     path = request.out / SUMMARY_FILE
-    if request.overwrite or not path.exists() or not _same_run(request):
+    if request.overwrite or not _same_run(request) or RunFolder(request.out).scenario() != request.scenario:
         return None
-    summary = msgspec.json.decode(path.read_bytes(), type=Summary)
+    try:
+        summary = msgspec.json.decode(path.read_bytes(), type=Summary)
+    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+        return None  # it follows from the rows, and is written again when the run ends
     return summary if summary.status == "finished" else None
 
 
 def _same_run(request: Request) -> bool:
-    """Whether the folder holds this very run; BadInput where it holds another."""
+    """Whether the folder holds this very run, limits aside; BadInput where it holds another."""
     assert request.out is not None
     folder = RunFolder(request.out)
     if not folder.holds_run:
         return False
-    if folder.scenario() != request.scenario:
+    if differs := difference(folder.scenario(), request.scenario):
         raise BadInput(
-            f"{request.out} holds a run with other settings; add --overwrite, or --out for another folder."
+            f"{request.out} holds a run with other settings: {differs}; give another folder with --out,"
+            " or remove this one."
         )
+    check_way(folder, request)
     return True
 
 
 def play_cell(request: Request) -> Summary:
     """Play one run of a grid, or go on with it."""
+    _stop_if_told()
     resume = not request.overwrite and _same_run(request)
-    return play(replace(request, resume=resume)).summary()
+    _Worker.playing = True
+    try:
+        return play(replace(request, resume=resume), lambda *_: _stop_if_told()).summary()
+    finally:
+        _Worker.playing = False
+
+
+class _Worker:
+    """What a process of the pool knows of the world outside its run."""
+
+    stop: Event | None = None
+    """Set once the grid is to end."""
+    playing = False
+
+
+def _stop_if_told() -> None:
+    if _Worker.stop is not None and _Worker.stop.is_set():
+        raise KeyboardInterrupt
+
+
+def _begin_worker(stop: Event, prepare: Callable[[], None] | None) -> None:
+    """Ctrl-C reaches every process of a terminal: it ends the run in hand, not an idle worker."""
+
+    def interrupted(*_: object) -> None:
+        stop.set()
+        if _Worker.playing:
+            raise KeyboardInterrupt
+
+    _Worker.stop = stop
+    signal.signal(signal.SIGINT, interrupted)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    if prepare is not None:
+        prepare()
+
+
+@contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """An interrupt waits until the block ends, here and in processes that start in it, until they are ready."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def play_all(
     requests: Sequence[Request], jobs: int, prepare: Callable[[], None] | None = None
 ) -> Iterator[tuple[Request, Summary]]:
-    """Play runs in `jobs` processes, each of which calls `prepare` first; each run as it ends."""
+    """Play runs in `jobs` processes, each of which calls `prepare` first; each run as it ends.
+
+    Where one fails, or the user interrupts, the others are stopped after the round in hand; each can be resumed.
+    """
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=prepare) as pool:
-        waiting: dict[Future[Summary], Request] = {pool.submit(play_cell, r): r for r in requests}
+    stop = spawn.Event()
+    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_begin_worker, initargs=(stop, prepare)) as pool:
         try:
+            with _no_interrupt():
+                waiting: dict[Future[Summary], Request] = {pool.submit(play_cell, r): r for r in requests}
             while waiting:
                 for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                     yield waiting.pop(future), future.result()
         except BaseException:
+            stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
 
 
-def play_on_ray(requests: Sequence[Request], address: str) -> Iterator[tuple[Request, Summary]]:
-    """Play runs on a Ray cluster; `local` starts one on this machine. The folders must be on a shared disk."""
+def play_on_ray(
+    requests: Sequence[Request], address: str, jobs: int | None = None
+) -> Iterator[tuple[Request, Summary]]:
+    """Play runs on a Ray cluster; `local` starts one here, of `jobs` cores. The folders must be on a shared disk."""
     try:
         import ray
     except ImportError:
         raise BadInput("--ray needs an extra: pip install 'tramfl[ray]'.") from None
+    if not requests:
+        return
+    here: dict[str, Any] = {"num_cpus": jobs, "include_dashboard": False} if address == "local" else {}
     try:
-        ray.init(
-            address=None if address == "local" else address,
-            include_dashboard=False,
-            log_to_driver=False,
-            configure_logging=False,
-        )
-    except (ConnectionError, ValueError) as error:
-        raise BadInput(f"--ray {address}: no Ray cluster answers there ({str(error).splitlines()[0]}).") from None
+        ray.init(address=address, log_to_driver=False, configure_logging=False, **here)
+    except (ConnectionError, ValueError, RuntimeError, ImportError) as error:
+        raise BadInput(
+            f"--ray {address}: no Ray cluster answers there ({str(error).strip().splitlines()[0]}); give the address"
+            " of one, or --ray local to start one on this machine."
+        ) from None
     try:
-        remote: Any = ray.remote(num_cpus=1)(play_cell)
+        remote: Any = ray.remote(num_cpus=1, max_retries=0)(play_cell)
         waiting = {remote.remote(_absolute(request)): request for request in requests}
-        while waiting:
-            (done,), _ = ray.wait(list(waiting), num_returns=1)
-            yield waiting.pop(done), ray.get(done)
+        try:
+            while waiting:
+                (done,), _ = ray.wait(list(waiting), num_returns=1)
+                yield waiting.pop(done), ray.get(done)
+        except ray.exceptions.RayTaskError as error:
+            # Its own text is a traceback of the worker.
+            raise error.cause from None
+        finally:
+            if waiting:
+                _cancel_on_ray(list(waiting))
     finally:
         ray.shutdown()
+
+
+def _cancel_on_ray(runs: list[Any]) -> None:
+    """Interrupt runs as Ctrl-C does, and give them the time to save what they have."""
+    import ray
+
+    for run in runs:
+        ray.cancel(run)
+    ray.wait(runs, num_returns=len(runs), timeout=CANCEL_SECONDS)
 
 
 def _absolute(request: Request) -> Request:

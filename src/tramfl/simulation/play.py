@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 
-from tramfl.config import Scenario
+from tramfl.config import Budget, Scenario
 from tramfl.notation import BadInput, Counts
-from tramfl.record import Row
+from tramfl.record import MODEL_FILE, ROUNDS_FILE, Row
 from tramfl.scheduling.policy import Policy
-from tramfl.simulation.experiment import Experiment, Setting
-from tramfl.simulation.folder import RunFolder
+from tramfl.simulation.experiment import Experiment, Setting, past
+from tramfl.simulation.folder import RunFolder, Way
 from tramfl.simulation.loads import LoadSource
 from tramfl.simulation.setting import scheduling_only, with_training
 
@@ -54,6 +55,37 @@ def play(
     report: Callable[[str, int, int | None], None] | None = None,
 ) -> Experiment:
     """Play a run to its end, or to the user's interrupt, in which case its summary says so."""
+    folder = RunFolder(request.out) if request.out is not None else None
+    with folder.alone() if folder is not None else nullcontext():
+        if folder is not None:
+            _check(folder, request)  # before data is loaded, or even fetched
+        experiment, learner = _prepare(folder, request, dataset, network, policy, loads, report)
+        if folder is not None:
+            _into(folder, request, experiment, learner, observe)
+            return experiment
+    for row in experiment.rounds():
+        if observe is not None:
+            observe(experiment, row)
+    return experiment
+
+
+def _check(folder: RunFolder, request: Request) -> None:
+    if request.resume:
+        check_way(folder, request)
+    elif not request.overwrite:
+        folder.check_free()
+
+
+def _prepare(
+    folder: RunFolder | None,
+    request: Request,
+    dataset: Any,
+    network: Any,
+    policy: Policy | None,
+    loads: LoadSource | None,
+    report: Callable[[str, int, int | None], None] | None,
+) -> tuple[Experiment, Learner | None]:
+    """The run, at its beginning or where its folder left off."""
     learner: Learner | None = None
     if request.train:
         setting, learner = with_training(
@@ -66,32 +98,44 @@ def play(
         )
     else:
         setting = scheduling_only(request.scenario)
-    folder = RunFolder(request.out) if request.out is not None else None
     done: list[Row] = []
     if folder is not None and request.resume:
-        done, setting = _take_up(folder, setting, learner)
-    experiment = Experiment(request.scenario, setting, policy=policy, loads=loads, done=done)
-    if folder is None:
-        for row in experiment.rounds():
-            if observe is not None:
-                observe(experiment, row)
-        return experiment
-    _into(folder, request, experiment, learner, observe)
-    return experiment
+        done, setting = _take_up(folder, request.scenario.budget, setting, learner)
+    return Experiment(request.scenario, setting, policy=policy, loads=loads, done=done), learner
+
+
+def _way(request: Request) -> Way:
+    return Way(trained=request.train, threads=request.threads if request.train else None)
+
+
+def check_way(folder: RunFolder, request: Request) -> None:
+    """Refuse to go on with a run in another way than it was begun."""
+    before, now = folder.way(), _way(request)
+    if before.trained is not None and before.trained != now.trained:
+        how, remedy = ("with", "leave out") if before.trained else ("without", "add")
+        raise BadInput(f"{folder.path}: the run there is played {how} training; {remedy} --no-training.")
+    if before.threads is not None and before.threads != now.threads:
+        raise BadInput(
+            f"{folder.path}: the run there trains on {before.threads} thread(s), and its last digits depend on it;"
+            f" add --threads {before.threads}."
+        )
 
 
 def _into(
     folder: RunFolder, request: Request, experiment: Experiment, learner: Learner | None, observe: Observe | None
 ) -> None:
+    scenario, setting, way = experiment.scenario, experiment.setting, _way(request)
     if request.resume:
-        writer = folder.resume(experiment.rows)
-        folder.describe(experiment.scenario, experiment.setting)
+        writer = folder.resume(experiment.rows, scenario, setting, way)
     else:
-        writer = folder.begin(experiment.scenario, experiment.setting, overwrite=request.overwrite)
+        writer = folder.begin(scenario, setting, way)
     saved_at = time.monotonic()
+    # Rows in the file and the weights after them, always changed together: an interrupt may fall anywhere.
+    reached = len(experiment.rows), experiment.weights
     try:
         for row in experiment.rounds():
             writer.write(row)
+            reached = len(experiment.rows), experiment.weights
             if learner is not None and time.monotonic() - saved_at > SAVE_SECONDS:
                 _save(folder, experiment, learner)
                 saved_at = time.monotonic()
@@ -102,8 +146,9 @@ def _into(
         pass
     finally:
         writer.close()
-        # An interrupt may fall between a round and its row: the file decides.
-        experiment.rows[len(folder.rows()) :] = []
+        experiment.forget_after(*reached)
+        if len(folder.rows()) > len(experiment.rows):
+            folder.keep(experiment.rows)
         if learner is not None:
             _save(folder, experiment, learner)
         folder.conclude(experiment.summary())
@@ -113,24 +158,57 @@ def _save(folder: RunFolder, experiment: Experiment, learner: Learner) -> None:
     folder.save_model(learner.weights(experiment.weights, about={"round": str(len(experiment.rows))}))
 
 
-def _take_up(folder: RunFolder, setting: Setting, learner: Learner | None) -> tuple[list[Row], Setting]:
+def _take_up(
+    folder: RunFolder, budget: Budget, setting: Setting, learner: Learner | None
+) -> tuple[list[Row], Setting]:
     """The rows that a resumed run may build on, and the setting with their weights."""
     rows = folder.rows()
-    if learner is None:
-        return rows, setting
+    _check_fit(folder, rows, setting)
+    if learner is not None:
+        rows, setting = _with_weights(folder, rows, setting, learner)
+    if any(past(budget, row) for row in rows[:-1]):
+        raise BadInput(
+            f"{folder.path} already has {len(rows)} rounds, more than this budget allows; give a larger budget,"
+            " or another folder with --out."
+        )
+    return rows, setting
+
+
+def _check_fit(folder: RunFolder, rows: list[Row], setting: Setting) -> None:
+    nodes, labels = setting.held.shape
+    for row in rows:
+        where = (row.holder, row.holder if row.node is None else row.node)
+        if len(row.loads.flops) != nodes or {len(row.samples), len(row.used)} != {labels} or max(where) >= nodes:
+            raise BadInput(
+                f"{folder.path / ROUNDS_FILE}, line {row.round}, is not of this run, which has {nodes} nodes and"
+                f" {labels} labels."
+            )
+
+
+def _with_weights(
+    folder: RunFolder, rows: list[Row], setting: Setting, learner: Learner
+) -> tuple[list[Row], Setting]:
     content = folder.model()
     if content is None:
         return [], setting
     from tramfl.learning.weights import about
 
+    path = folder.path / MODEL_FILE
+    remedy = "remove it to play the run again from its beginning"
     try:
         round_ = int(about(content)["round"])
-    except (KeyError, ValueError):
-        raise BadInput(f"{folder.path}: model.safetensors does not say which round it belongs to.") from None
+    except KeyError:
+        raise BadInput(f"{path} does not say which round it belongs to; {remedy}.") from None
+    except ValueError:
+        raise BadInput(f"{path} cannot be read as the saved weights of a run; {remedy}.") from None
+    if not 0 <= round_ <= len(rows):
+        raise BadInput(f"{path} is of round {round_}, but {ROUNDS_FILE} has {len(rows)} rounds; {remedy}.")
     rows = rows[:round_]
-    if len(rows) < round_:
-        raise BadInput(f"{folder.path}: model.safetensors is of round {round_}, rounds.jsonl ends before it.")
-    return rows, replace(setting, initial=learner.restore(content, drawn_by(rows, setting.held)))
+    try:
+        digest = learner.restore(content, drawn_by(rows, setting.held))
+    except BadInput as error:
+        raise BadInput(f"{path}: {str(error).rstrip('.')}; {remedy}.") from None
+    return rows, replace(setting, initial=digest)
 
 
 def drawn_by(rows: list[Row], held: Counts) -> Counts:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
-from tramfl.config import Budget, Cost, Evaluation, Partition, Scenario, Training, read_toml, settings_from
+from tramfl.config import Budget, Cost, Evaluation, Partition, Scenario, Training, as_table, read_toml, settings_from
 from tramfl.notation import BadInput
 
 LAYOUTS = ("3", "5", "10", "5-uneven")
@@ -57,6 +59,32 @@ def scenario_named(name: str) -> Scenario:
             f"there is no scenario `{name}`; choose one of {', '.join(scenario_names())}, or a .toml file."
         )
     return replace(_BY_DATASET[dataset], name=name, partition=Partition(layout=layout))
+
+
+LIMITS = ("budget.rounds", "budget.seconds", "budget.samples")
+"""Keys that a run may be resumed with other values of: they only say when it ends."""
+
+
+def difference(before: Scenario, after: Scenario, ignoring: Collection[str] = LIMITS) -> str | None:
+    """The first key in which two scenarios differ, and how; None where they do not."""
+    one, other = dict(leaves(as_table(before))), dict(leaves(as_table(after)))
+    for key in {**one, **other}:
+        if key not in ignoring and one.get(key) != other.get(key):
+            return f"`{key}` is {_shown(one.get(key))} there and {_shown(other.get(key))} here"
+    return None
+
+
+def leaves(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values of a nested table."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else str(value)
 
 
 def scenario_from(name_or_file: str) -> Scenario:

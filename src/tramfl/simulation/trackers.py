@@ -2,40 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from tramfl.config import as_table
 from tramfl.notation import BadInput
 from tramfl.record import Row
 from tramfl.simulation.play import Request
-
-Track = Callable[[Row], None]
+from tramfl.simulation.scenarios import leaves
 
 FIGURES = ("test_accuracy", "test_loss", "validation_loss", "total_seconds", "label_variance")
 """What of a row is worth a curve; over rounds, as trackers count steps."""
 
 
+class Tracker(Protocol):
+    """Follows one run."""
+
+    def track(self, row: Row) -> None:
+        """A round is done."""
+        ...
+
+    def end(self, status: str) -> None:
+        """The run is: finished, interrupted or failed."""
+        ...
+
+
+class Trackers:
+    """The trackers of a run. Each opens at the first row, when the run's folder is known to be its own."""
+
+    def __init__(self, names: Sequence[str], request: Request) -> None:
+        for name in names:
+            if name not in _KNOWN:
+                raise BadInput(f"--track {name}: choose one of {', '.join(_KNOWN)}.")
+            _KNOWN[name].check()
+        self._names, self._request = tuple(dict.fromkeys(names)), request
+        self._open: list[Tracker] = []
+
+    def track(self, row: Row) -> None:
+        """A round is done."""
+        if not self._open:
+            self._open = [_KNOWN[name](self._request) for name in self._names]
+        for tracker in self._open:
+            tracker.track(row)
+
+    def end(self, status: str) -> None:
+        """The run is: finished, interrupted or failed."""
+        for tracker in self._open:
+            tracker.end(status)
+
+
 @contextmanager
-def follow(names: Sequence[str], request: Request) -> Iterator[Track]:
-    """Follow a run with the named trackers until the block ends."""
-    with ExitStack() as stack:
-        tracks = [stack.enter_context(_tracker(name)(request)) for name in names]
-
-        def track(row: Row) -> None:
-            for each in tracks:
-                each(row)
-
-        yield track
-
-
-def _tracker(name: str) -> Callable[[Request], Any]:
-    known = {"tensorboard": _tensorboard, "mlflow": _mlflow}
-    if name not in known:
-        raise BadInput(f"--track {name}: choose one of {', '.join(known)}.")
-    return known[name]
+def follow(names: Sequence[str], request: Request) -> Iterator[Trackers]:
+    """Follow a run with the named trackers; who does not say how it ended has failed."""
+    trackers = Trackers(names, request)
+    try:
+        yield trackers
+    except BaseException:
+        trackers.end("failed")
+        raise
 
 
 def _figures(row: Row) -> Iterator[tuple[str, float]]:
@@ -46,54 +74,101 @@ def _figures(row: Row) -> Iterator[tuple[str, float]]:
     yield "samples", float(sum(row.used))
 
 
-@contextmanager
-def _tensorboard(request: Request) -> Iterator[Track]:
-    try:
+class _TensorBoard:
+    """Event files in the run's folder."""
+
+    def __init__(self, request: Request) -> None:
         from tensorboard.summary import Writer
-    except ImportError:
-        raise BadInput("--track tensorboard needs an extra: pip install 'tramfl[trackers]'.") from None
-    writer = Writer(str((request.out or Path()) / "tensorboard"))
 
-    def track(row: Row) -> None:
+        self._writer: Any = Writer(str((request.out or Path()) / "tensorboard"))
+
+    @staticmethod
+    def check() -> None:
+        """BadInput where it is not installed."""
+        _need("tensorboard", "tensorboard.summary")
+
+    def track(self, row: Row) -> None:
+        """A point on every curve."""
         for name, value in _figures(row):
-            writer.add_scalar(name, value, row.round)
+            self._writer.add_scalar(name, value, row.round)
 
-    try:
-        yield track
-    finally:
-        writer.close()
+    def end(self, status: str) -> None:
+        """Write what is still to be written."""
+        self._writer.close()
 
 
-@contextmanager
-def _mlflow(request: Request) -> Iterator[Track]:
-    try:
-        from mlflow.entities import Metric, Param
-        from mlflow.tracking import MlflowClient
-    except ImportError:
-        raise BadInput("--track mlflow needs an extra: pip install 'tramfl[trackers]'.") from None
-    client = MlflowClient()
-    scenario = request.scenario
-    found = client.get_experiment_by_name("tramfl")
-    experiment = found.experiment_id if found else client.create_experiment("tramfl")
-    run = client.create_run(experiment, run_name=f"{scenario.name} {scenario.policy} seed {scenario.seed}")
-    identity = run.info.run_id
-    client.log_batch(identity, params=[Param(k, str(v)) for k, v in _flat(as_table(scenario))])
+class _MLflow:
+    """A run of the experiment `tramfl`, where MLFLOW_TRACKING_URI or MLflow's default says."""
 
-    def track(row: Row) -> None:
+    STATUS: ClassVar = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
+    FOLDER: ClassVar = "tramfl.folder"
+
+    def __init__(self, request: Request) -> None:
+        with self._speaking():
+            from mlflow.tracking import MlflowClient
+
+            # How it sets up its database is of no interest beside a run's progress.
+            logging.getLogger("mlflow").setLevel(logging.WARNING)
+            self._client: Any = MlflowClient()
+            found = self._client.get_experiment_by_name("tramfl")
+            experiment = found.experiment_id if found else self._client.create_experiment("tramfl")
+            self._run = self._taken_up(experiment, request) or self._begun(experiment, request)
+
+    @staticmethod
+    def check() -> None:
+        """BadInput where it is not installed."""
+        _need("mlflow", "mlflow.tracking")
+
+    def _taken_up(self, experiment: str, request: Request) -> str | None:
+        """The run that a resumed one was followed with before."""
+        if not request.resume or request.out is None:
+            return None
+        runs = self._client.search_runs([experiment], max_results=1000)
+        folder = str(request.out.absolute())
+        run = next((r.info.run_id for r in runs if r.data.tags.get(self.FOLDER) == folder), None)
+        if run is not None:
+            self._client.update_run(run, status="RUNNING")
+        return run
+
+    def _begun(self, experiment: str, request: Request) -> str:
+        from mlflow.entities import Param
+
+        scenario = request.scenario
+        name = f"{scenario.name} {scenario.policy} seed {scenario.seed}"
+        tags = {self.FOLDER: str(request.out.absolute())} if request.out is not None else None
+        run: str = self._client.create_run(experiment, run_name=name, tags=tags).info.run_id
+        self._client.log_batch(run, params=[Param(k, str(v)) for k, v in leaves(as_table(scenario))])
+        return run
+
+    def track(self, row: Row) -> None:
+        """A point on every curve."""
+        from mlflow.entities import Metric
+
         at = int(row.total_seconds * 1000)
-        client.log_batch(identity, metrics=[Metric(n, v, at, row.round) for n, v in _figures(row)])
+        with self._speaking():
+            self._client.log_batch(self._run, metrics=[Metric(n, v, at, row.round) for n, v in _figures(row)])
 
-    ended = "FAILED"
+    def end(self, status: str) -> None:
+        """Tell how it ended."""
+        with self._speaking():
+            self._client.set_terminated(self._run, self.STATUS[status])
+
+    @contextmanager
+    def _speaking(self) -> Iterator[None]:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            yield
+        except MlflowException as error:
+            first = str(error).splitlines()[0]
+            raise BadInput(f"--track mlflow: {first} Set MLFLOW_TRACKING_URI to a store that works.") from None
+
+
+_KNOWN: dict[str, type[_TensorBoard] | type[_MLflow]] = {"tensorboard": _TensorBoard, "mlflow": _MLflow}
+
+
+def _need(name: str, module: str) -> None:
     try:
-        yield track
-        ended = "FINISHED"
-    finally:
-        client.set_terminated(identity, ended)
-
-
-def _flat(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+        import_module(module)
+    except ImportError:
+        raise BadInput(f"--track {name} needs an extra: pip install 'tramfl[trackers]'.") from None

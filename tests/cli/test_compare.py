@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+from tests.conftest import Cli, Process, ended
+
+GRID = ("compare", "--policies", "load-aware,random", "--seeds", "2", "--jobs", "2", "--out", "grid")
+TINY = (*GRID, "--rounds", "4", "--target", "0.3,1")
+SCHEDULES = (*GRID, "--no-training", "--rounds", "4")
+CELLS = [f"{policy}-{seed}" for seed in (0, 1) for policy in ("load-aware", "random")]
+
+
+def folder(tmp_path: Path, cell: str) -> Path:
+    return tmp_path / "grid" / "digits-5-uneven" / cell
+
+
+def records(tmp_path: Path) -> dict[str, bytes]:
+    return {cell: (folder(tmp_path, cell) / "rounds.jsonl").read_bytes() for cell in CELLS}
+
+
+def test_a_grid_of_policies_and_seeds_ends_in_a_table_with_its_winner_and_is_not_played_twice(
+    cli: Cli, tmp_path: Path
+) -> None:
+    done = cli(*TINY)
+    assert done.code == 0
+    table = {line.split("│")[1].strip(): line for line in done.out.splitlines() if line.startswith("│")}
+    assert "★" in table["load-aware"]
+    assert "±" in table["load-aware"]
+    assert "--" in table["load-aware"], "100 % is reached by nobody"
+    assert "load-aware" in done.out.split("└")[1], "the verdict names the winner"
+    assert "Report: grid/report.html" in done.out
+    assert (tmp_path / "grid/report.html").stat().st_size > 100_000
+    assert "[4/4]" in done.err
+    for cell in CELLS:
+        assert {"config.toml", "rounds.jsonl", "summary.json", "model.safetensors"} == {
+            path.name for path in folder(tmp_path, cell).iterdir()
+        }
+
+    # Alone, a run gives the same rows as in the grid.
+    assert cli("run", "--rounds", 4, "--target", "0.3,1", "--policy", "random", "--seed", 1, "--out", "one").code == 0
+    assert (tmp_path / "one/rounds.jsonl").read_bytes() == records(tmp_path)["random-1"]
+
+    # Again: nothing is left to play, and it says the same.
+    before = {cell: (folder(tmp_path, cell) / "summary.json").stat().st_mtime_ns for cell in CELLS}
+    again = cli(*TINY)
+    assert again.out == done.out
+    assert "4 runs were finished before." in again.err
+    assert {cell: (folder(tmp_path, cell) / "summary.json").stat().st_mtime_ns for cell in CELLS} == before
+
+    data = cli(*TINY, "--format", "json").data
+    assert {(t["policy"], t["target"]): t["wins"] for t in data["times_to_target"]} == {
+        ("load-aware", 0.3): True, ("random", 0.3): False, ("load-aware", 1.0): False, ("random", 1.0): False,
+    }  # fmt: skip
+
+
+def test_a_grid_goes_on_where_it_stopped_and_with_a_larger_budget(cli: Cli, tmp_path: Path) -> None:
+    assert cli(*SCHEDULES, "--quiet").code == 0
+    whole = records(tmp_path)
+    half = folder(tmp_path, "random-0")
+    lines = whole["random-0"].splitlines(keepends=True)
+    (half / "rounds.jsonl").write_bytes(b"".join(lines[:2]))
+    (half / "summary.json").unlink()
+    (folder(tmp_path, "random-1") / "summary.json").write_text("{")
+    done = cli(*SCHEDULES)
+    assert "2 runs were finished before." in done.err
+    assert records(tmp_path) == whole
+    more = cli(*SCHEDULES[:-1], "6")
+    assert more.code == 0
+    assert "[4/4]" in more.err
+    for cell, content in records(tmp_path).items():
+        assert content.startswith(whole[cell])
+        assert content.count(b"\n") == 6
+
+
+def test_other_settings_are_refused_and_overwrite_replaces_them(cli: Cli, tmp_path: Path) -> None:
+    assert cli(*SCHEDULES, "--quiet").code == 0
+    before = records(tmp_path)
+    other = (*SCHEDULES, "--set", "variance_limit=7", "--quiet")
+    cli(*other).refused("grid/digits-5-uneven/load-aware-0", "`variance_limit` is 100.0 there and 7.0 here", "--out")
+    cli(*GRID, "--rounds", 4).refused("without training", "--no-training")
+    assert records(tmp_path) == before
+    assert cli(*other, "--overwrite").code == 0
+    assert records(tmp_path) != before
+
+
+def test_bad_input_is_refused_before_anything_is_played(cli: Cli, tmp_path: Path) -> None:
+    cli("compare", "--policies", "load-aware,best").refused("no policy `best`", "variance-first")
+    cli("compare", "--policies", "random,random").refused("every policy once")
+    cli("compare", "--policies", ",").refused("every policy once")
+    cli("compare", "digits-5", "digits-5").refused("every scenario")
+    cli("compare", "digits-8").refused("`digits-8`")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_goes_wrong_in_a_worker_is_one_sentence_too(cli: Cli) -> None:
+    cli(*TINY, "--set", "dataset=npz:nowhere.npz", "--quiet").refused("nowhere.npz", "no such file")
+
+
+def test_an_interrupted_grid_stops_at_once_and_goes_on_to_the_same_rows(
+    cli: Cli, process: Process, tmp_path: Path
+) -> None:
+    limits = ("--rounds", "150", "--target", "1", "--set", "budget.samples=10000000", "--set", "budget.seconds=1e6")
+    running = process(*GRID, *limits)
+    first = folder(tmp_path, CELLS[0]) / "rounds.jsonl"
+    for _ in range(4000):
+        if first.exists() and first.read_bytes().count(b"\n") > 3:
+            break
+        time.sleep(0.01)
+    os.killpg(running.pid, signal.SIGINT)
+    done = ended(running)
+    assert done.code == 1
+    assert "Traceback" not in done.err
+    assert done.err.endswith("interrupted; the same command, without --overwrite, goes on where it stopped.\n")
+    status = json.loads((folder(tmp_path, CELLS[0]) / "summary.json").read_text())["status"]
+    assert status == "interrupted"
+    assert not folder(tmp_path, CELLS[3]).exists(), "what was still queued is not begun"
+
+    # To the end, but of the first cell alone: that is what was cut.
+    assert cli("run", "--resume", "--out", folder(tmp_path, CELLS[0])).code == 0
+    assert cli("run", *limits, "--out", "whole").code == 0
+    assert first.read_bytes() == (tmp_path / "whole/rounds.jsonl").read_bytes()
+
+
+def test_a_worker_that_is_killed_fails_the_grid_in_one_sentence(process: Process, tmp_path: Path) -> None:
+    code = """
+import os, sys
+from pathlib import Path
+(Path.cwd() / "deadly.py").write_text(
+    "import os\\nif __import__('multiprocessing').parent_process() is not None:\\n    os.kill(os.getpid(), 9)\\n"
+)
+sys.path.insert(0, str(Path.cwd()))
+from tramfl.cli import main
+if __name__ == "__main__":
+    main()
+"""
+    done = ended(process(*TINY, "--set", "dataset=deadly:load", code=code))
+    assert done.code == 1
+    assert "killed" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_local_ray_gives_the_same_rows_as_processes_do_and_the_same_sentence_where_a_run_fails(
+    cli: Cli, process: Process, tmp_path: Path
+) -> None:
+    (tmp_path / "broken.toml").write_text("dataset = 'npz:nowhere.npz'\n")
+    grid = ("compare", "digits-5-uneven", "--policies", "load-aware", "--rounds", "4", "--target", "1", "--jobs", "1")
+    # Ray's workers give way to every other process: beside other tests they would get no time at all.
+    environment = {"RAY_worker_niceness": "0"}
+    on_ray = process(*grid, "broken.toml", "--seeds", "1", "--ray", "local", "--out", "ray", **environment)
+    assert cli(*grid, "--seeds", "1", "--out", "here", "--quiet").code == 0
+    done = ended(on_ray, seconds=400)
+    assert done.code == 2
+    assert "Traceback" not in done.err
+    assert done.err.endswith("npz:nowhere.npz': there is no such file.\n")
+    of_ray = tmp_path / "ray/digits-5-uneven/load-aware-0"
+    for name in ("rounds.jsonl", "summary.json", "model.safetensors"):
+        assert (of_ray / name).read_bytes() == (tmp_path / "here/digits-5-uneven/load-aware-0" / name).read_bytes()
+    again = cli(*grid, "--seeds", "1", "--out", "ray")
+    assert "1 runs were finished before." in again.err
+    assert again.code == 0
+
+
+def test_a_ray_address_where_nobody_answers_is_refused(process: Process) -> None:
+    ended(process(*TINY, "--ray", "nowhere")).refused("--ray nowhere", "--ray local")

@@ -1,0 +1,80 @@
+"""`tramfl reproduce` on made-up images: what it leaves and how it goes on, not what comes out."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import Cli
+
+
+def write_idx(path: Path, array: np.ndarray) -> None:
+    header = bytes((0, 0, 8, array.ndim)) + b"".join(n.to_bytes(4, "big") for n in array.shape)
+    path.write_bytes(gzip.compress(header + array.astype(np.uint8).tobytes(), 1))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """MNIST's four files with 400 and 100 images: a bright bar in a row for each label, and noise."""
+    folder = tmp_path / "made-up" / "mnist"
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for part, count in (("train", 400), ("t10k", 100)):
+        labels = np.arange(count) % 10
+        images = rng.integers(0, 60, (count, 28, 28))
+        images[np.arange(count), 4 + 2 * labels, 4:24] = 255
+        write_idx(folder / f"{part}-images-idx3-ubyte.gz", images)
+        write_idx(folder / f"{part}-labels-idx1-ubyte.gz", labels)
+    return folder.parent
+
+
+def command(data: Path, *more: object) -> tuple[object, ...]:
+    return (
+        "reproduce", "--dataset", "mnist", "--scenario", "5-uneven", "--seeds", 1, "--samples", 60, "--jobs", 1,
+        "--data-dir", data, "--out", "paper", "--set", "variance_limit=20", *more,
+    )  # fmt: skip
+
+
+def test_it_leaves_a_table_figures_and_a_page_and_goes_on_where_it_stopped(
+    cli: Cli, tmp_path: Path, data: Path
+) -> None:
+    done = cli(*command(data))
+    assert done.code == 0, done.err
+    table = (tmp_path / "paper/table.md").read_text()
+    assert table in done.out
+    assert "### mnist, 70% test accuracy" in table
+    assert "### mnist, 90% test accuracy" in table
+    for policy, paper in (("load-aware", "5.09"), ("random", "42.21"), ("time-first", "34.80")):
+        assert f"| {policy} | " in table
+        assert f"(paper {paper}" in table
+    figures = {path.stem for path in (tmp_path / "paper/figures/mnist-5-uneven").glob("*.png")}
+    assert len(figures) >= 5
+    assert (tmp_path / "paper/report.html").exists()
+    assert "Table: paper/table.md, figures: paper/figures, report: paper/report.html" in done.out
+
+    (tmp_path / "paper/mnist-5-uneven/random-0/summary.json").unlink()
+    (tmp_path / "paper/table.md").unlink()
+    again = cli(*command(data, "--quiet"))
+    assert again.code == 0
+    assert (tmp_path / "paper/table.md").read_text() == table
+    assert again.out.count("\n") == 1
+    told = cli(*command(data))
+    assert "4 runs were finished before." in told.err
+
+
+def test_files_that_are_missing_and_cannot_be_fetched_are_named(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    done = cli(*command(tmp_path / "empty", "--quiet"))
+    done.refused("train-images-idx3-ubyte.gz", "empty/mnist", "--data-dir")
+
+
+def test_cifar10_asks_for_its_weights_at_once(cli: Cli) -> None:
+    cli("reproduce", "--dataset", "cifar10").refused("cifar10", "--weights")
+    cli("reproduce").refused("--weights", "--dataset mnist")

@@ -1,0 +1,80 @@
+"""Every example runs, as its own text says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import COMMAND
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_your_own_model_data_and_loads_end_in_a_table(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "own_model.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True
+    )
+    seconds = dict(re.findall(r"(load-aware|random|variance-first) +│.*│ ([\d.]+|--) +│", done.stdout))
+    assert len(seconds) == 3
+    assert float(seconds["load-aware"]) > 0
+    assert not done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_your_own_model_is_a_page_of_code() -> None:
+    assert len((EXAMPLES / "own_model.py").read_text().splitlines()) <= 80
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """The plug-in as pip would lay it out, without pip and without a network."""
+    place = tmp_path / "site"
+    project = tomllib.loads((EXAMPLES / "own_policy/pyproject.toml").read_text())["project"]
+    about = place / f"own_policy-{project['version']}.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    groups = project["entry-points"].items()
+    entries = [f"[{group}]\n" + "".join(f"{n} = {v}\n" for n, v in names.items()) for group, names in groups]
+    (about / "entry_points.txt").write_text("\n".join(entries))
+    (place / "own_policy").symlink_to(EXAMPLES / "own_policy/src/own_policy")
+    return place
+
+
+def run(place: Path | None, tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **({"PYTHONPATH": str(place)} if place else {})}
+    return subprocess.run(
+        [*COMMAND, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_your_own_policy_is_found_by_its_name_once_it_is_installed(installed: Path, tmp_path: Path) -> None:
+    arguments = ("run", "--policy", "stay-or-nearest", "--no-training", "--rounds", "30", "--out", "run")
+    assert "no policy `stay-or-nearest`" in run(None, tmp_path, *arguments).stderr
+    done = run(installed, tmp_path, *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    record = (tmp_path / "run/rounds.jsonl").read_text()
+    assert record.count("\n") == 30
+    assert "The model stays and trains" in record
+    assert "over the fastest link that helps" in record
+
+
+def test_your_own_policy_is_raced_against_the_others_in_worker_processes(installed: Path, tmp_path: Path) -> None:
+    policies = "load-aware,stay-or-nearest"
+    done = run(
+        installed, tmp_path, "compare", "--policies", policies, "--no-training", "--seeds", "1", "--rounds", "5",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "stay-or-nearest" in done.stdout
+
+
+def test_the_readme_of_the_plug_in_names_what_is_there() -> None:
+    text = (EXAMPLES / "own_policy/README.md").read_text()
+    assert "pip install -e examples/own_policy" in text
+    assert "--policy stay-or-nearest" in text
+    assert "tramfl.policies" in text

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from torch import nn
+
+import tramfl
+from tramfl.learning.datasets import Dataset
+from tramfl.learning.learner import Learner
+from tramfl.notation import BadInput, Decision
+from tramfl.record import Row
+from tramfl.scheduling.policy import policy_named
+from tramfl.scheduling.timing import compute_seconds, transfer_seconds
+from tramfl.simulation.folder import RunFolder
+from tramfl.simulation.loads import RoundLoads
+from tramfl.simulation.scenarios import scenario_named
+
+
+@pytest.fixture(scope="module")
+def result() -> tramfl.Result:
+    return tramfl.simulate("digits-5-uneven", rounds=12, targets=[0.5, 1.0], seed=2)
+
+
+def test_a_result_tells_when_a_target_was_reached(result: tramfl.Result) -> None:
+    seconds = result.seconds_to(0.5)
+    assert seconds == result.summary.seconds_to_target["0.5"]
+    assert seconds is not None
+    assert 0 < seconds < result.summary.total_seconds
+    assert result.seconds_to(1.0) is None
+    assert result.folder is None
+
+
+def test_the_tables_are_flat_and_complete(result: tramfl.Result) -> None:
+    rounds = result.rounds
+    assert [row["round"] for row in rounds] == list(range(1, 13))
+    plain = (int, float, str, type(None))
+    assert all(isinstance(value, plain) for table in (rounds, result.usage, result.candidates) for row in table for value in row.values())
+    assert sum(row["samples"] for row in rounds) == result.summary.samples
+    assert sum(row["samples"] for row in result.usage) == result.summary.samples
+    assert {row["label"] for row in result.usage} == {str(label) for label in range(10)}
+    chosen = [row for row in result.candidates if row["chosen"]]
+    assert [row["node"] for row in chosen] == [row.node for row in result.rows if row.node is not None]
+    assert result.labels == tuple("0123456789")
+    assert len(result.held) == 5
+
+
+def test_a_recorded_run_is_the_same_run(result: tramfl.Result, tmp_path: Path) -> None:
+    seen: list[Row] = []
+    recorded = tramfl.simulate(
+        replace(scenario_named("digits-5-uneven"), seed=2),
+        rounds=12,
+        targets=[0.5, 1.0],
+        out=tmp_path / "run",
+        observe=seen.append,
+    )
+    assert recorded.rows == result.rows == tuple(seen) == tuple(RunFolder(tmp_path / "run").rows())
+    with pytest.raises(BadInput, match="already holds a run"):
+        tramfl.simulate(rounds=12, out=tmp_path / "run")
+    again = tramfl.simulate(recorded.scenario, out=tmp_path / "run", resume=True, rounds=14)
+    assert again.rows[:12] == result.rows
+    assert len(again.rows) == 14
+    assert len(tramfl.simulate(rounds=1, out=tmp_path / "run", overwrite=True).rows) == 1
+
+
+def test_an_interrupt_reaches_the_caller_and_leaves_a_folder_to_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, result: tramfl.Result
+) -> None:
+    def stop(row: Row) -> None:
+        if row.round == 5:
+            raise KeyboardInterrupt
+
+    keys: dict[str, Any] = {"rounds": 12, "targets": [0.5, 1.0], "seed": 2, "out": tmp_path}
+    with pytest.raises(KeyboardInterrupt):
+        tramfl.simulate("digits-5-uneven", observe=stop, **keys)
+    assert len(RunFolder(tmp_path).rows()) == 5
+    assert tramfl.simulate("digits-5-uneven", resume=True, **keys).rows == result.rows
+
+
+class Always(nn.Module):
+    """Looks at one pixel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flat, self.last = nn.Flatten(), nn.Linear(4, 3)
+
+    def forward(self, images: Any) -> Any:
+        return self.last(self.flat(images))
+
+
+class Cyclic:
+    """Node after node, one sample of each label it has."""
+
+    name = "cyclic"
+
+    def decide(self, ledger: Any, loads: Any, held: Any, holder: int, cost: Any, rng: Any) -> Decision:
+        node = ledger.round % len(held)
+        samples = tuple(int(n > 0) for n in held[node])
+        compute = compute_seconds(sum(samples), cost, loads.flops[node])
+        transfer = transfer_seconds(cost, loads.bandwidth[node])
+        return Decision(self.name, node, samples, compute, transfer, 0.0, "It is its turn.")
+
+
+class Steady:
+    """Each node twice as fast as the one before."""
+
+    def at(self, round_: int) -> RoundLoads:
+        return RoundLoads([1e3, 2e3, 4e3], [[math.inf if i == j else 1e6 for j in range(3)] for i in range(3)])
+
+
+def test_model_data_policy_and_loads_may_all_be_the_users_own(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.arange(90) % 3
+    images = rng.normal(size=(90, 2, 2)) + labels[:, None, None]
+    data = Dataset.from_arrays("blobs", images[:60], labels[:60], images[60:], labels[60:])
+    result = tramfl.simulate(
+        "digits-3", model=Always, data=data, policy=Cyclic(), loads=Steady(), rounds=6, out=tmp_path,
+        settings={"partition.layout": "iid", "partition.nodes": 3, "training.batch_size": 2},
+    )  # fmt: skip
+    assert [row.node for row in result.rows] == [0, 1, 2, 0, 1, 2]
+    assert result.rows[0].loads.flops == (1e3, 2e3, 4e3)
+    assert all(row.test_accuracy is not None for row in result.rows)
+    # The record does not claim that another's model was trained.
+    config = RunFolder(tmp_path).scenario()
+    assert (config.policy, config.dataset, config.training.network) == ("cyclic", "blobs", "Always")
+    assert result.summary.policy == "cyclic"
+
+
+def test_without_training_there_are_no_accuracies() -> None:
+    result = tramfl.simulate("mnist-10", train=False, rounds=5)
+    assert all(row.test_accuracy is None for row in result.rows)
+    assert result.seconds_to(0.1) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"settings": {"training.batchsize": 3}}, r"unknown key `training\.batchsize`; did you mean `batch_size`"),
+        ({"settings": {"seed.of.what": 3}}, "`seed.of.what` is not a key"),
+        ({"policy": "best"}, "no policy `best`"),
+        ({"scenario": "digits-9"}, "no scenario `digits-9`"),
+        ({"targets": [7]}, r"budget\.targets"),
+        ({"rounds": 0}, r"budget\.rounds"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        tramfl.simulate(train=False, **arguments)
+
+
+def test_importing_tramfl_costs_no_torch() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, tramfl; tramfl.__version__; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def test_a_learner_forgets_what_no_node_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 0
+    original = Learner._keep
+
+    def keep(self: Learner, *arguments: Any) -> None:
+        nonlocal most
+        original(self, *arguments)
+        most = max(most, len(self._kept))
+
+    monkeypatch.setattr(Learner, "_keep", keep)
+    tramfl.simulate("digits-10", policy="random", rounds=60, targets=())
+    assert most <= 6, "models kept at once, whatever the number of rounds"
+
+
+def test_policies_by_name_and_by_object_decide_alike() -> None:
+    by_name = tramfl.simulate("mnist-5", policy="tram", train=False, rounds=9)
+    by_object = tramfl.simulate("mnist-5", policy=policy_named("tram"), train=False, rounds=9)
+    assert by_name.rows == by_object.rows

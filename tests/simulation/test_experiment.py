@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace as with_fields
+
+import pytest
+from msgspec.structs import replace
+
+from tramfl.config import Budget, Scenario
+from tramfl.notation import BadInput, Digest, NodeId
+from tramfl.record import Scores
+from tramfl.simulation.experiment import Experiment, Setting, past, seconds_to
+from tramfl.simulation.scenarios import scenario_named
+from tramfl.simulation.setting import scheduling_only
+
+
+class Rising:
+    """A judge whose verdict rises by a tenth at every look."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[float, ...]] = []
+
+    def scores(self, digest: Digest, node: NodeId, targets: Sequence[float]) -> Scores:
+        self.asked.append(tuple(targets))
+        return Scores(len(self.asked) / 10, 1.0, None)
+
+
+def scenario(**budget: object) -> Scenario:
+    base = scenario_named("mnist-5")
+    return replace(base, budget=Budget(**budget))  # type: ignore[arg-type]
+
+
+def judged(chosen: Scenario) -> tuple[Experiment, Rising]:
+    judge = Rising()
+    setting = with_fields(scheduling_only(chosen), judge=judge)
+    experiment = Experiment(chosen, setting)
+    for _ in experiment.rounds():
+        pass
+    return experiment, judge
+
+
+@pytest.mark.parametrize(
+    ("budget", "ends"),
+    [
+        ({"rounds": 7}, lambda e: len(e.rows) == 7),
+        ({"seconds": 9.0}, lambda e: e.rows[-2].total_seconds < 9 <= e.rows[-1].total_seconds),
+        ({"samples": 900}, lambda e: sum(e.rows[-2].used) < 900 <= sum(e.rows[-1].used)),
+        ({"rounds": 99, "targets": (0.3, 0.5)}, lambda e: e.rows[-1].test_accuracy == 0.5),
+        ({"rounds": 3, "targets": (0.9,)}, lambda e: len(e.rows) == 3),
+    ],
+)
+def test_a_run_ends_at_its_last_target_or_its_first_limit(budget: dict[str, object], ends: object) -> None:
+    experiment, _ = judged(scenario(**budget))
+    assert callable(ends)
+    assert ends(experiment)
+    assert experiment.summary().status == "finished"
+
+
+def test_without_a_limit_a_run_does_not_begin() -> None:
+    chosen = scenario(targets=(0.5,))
+    with pytest.raises(BadInput, match=r"no limit.*budget\.rounds, budget\.seconds and budget\.samples"):
+        Experiment(chosen, scheduling_only(chosen))
+
+
+def test_the_judge_is_asked_for_the_targets_that_are_still_open() -> None:
+    _, judge = judged(scenario(rounds=9, targets=(0.2, 0.4)))
+    assert judge.asked == [(0.2, 0.4), (0.2, 0.4), (0.4,), (0.4,)]
+
+
+def test_a_model_is_tested_after_every_so_many_trained_rounds_only() -> None:
+    base = scenario(rounds=12)
+    experiment, judge = judged(replace(base, evaluation=replace(base.evaluation, every=3)))
+    trained = [row for row in experiment.rows if row.node is not None]
+    assert [row.test_accuracy is not None for row in trained] == [k % 3 == 2 for k in range(len(trained))]
+    assert len(judge.asked) == len(trained) // 3
+
+
+def test_the_summary_adds_up() -> None:
+    experiment, _ = judged(scenario(rounds=40, targets=(0.3, 5.0)))
+    summary, rows = experiment.summary(), experiment.rows
+    assert summary.seconds_to_target["0.3"] == rows[2].total_seconds == seconds_to(rows, 0.3)
+    assert summary.seconds_to_target["5"] is None
+    parts = summary.compute_seconds + summary.transfer_seconds + summary.idle_seconds
+    assert summary.total_seconds == pytest.approx(parts)
+    assert summary.samples == sum(sum(row.samples) for row in rows)
+    assert summary.largest_label_variance == max(row.label_variance for row in rows)
+    assert summary.largest_label_variance <= experiment.scenario.variance_limit
+
+
+def test_a_run_that_has_not_begun_has_a_summary_too() -> None:
+    chosen = scenario(rounds=3)
+    summary = Experiment(chosen, scheduling_only(chosen)).summary()
+    assert (summary.rounds, summary.samples, summary.status) == (0, 0, "interrupted")
+
+
+def test_the_first_holder_is_drawn_from_the_seed() -> None:
+    chosen = scenario(rounds=1)
+    holders = [
+        next(Experiment(s, scheduling_only(s)).rounds()).holder for s in (replace(chosen, seed=k) for k in range(20))
+    ]
+    assert set(holders) == set(range(5))
+
+
+def test_the_weights_after_the_last_row_are_kept_until_the_row_is_dealt_with() -> None:
+    dropped: list[Digest] = []
+
+    class Learner:
+        """Names its models by their round, and notes which are dropped."""
+
+        def train(self, node: NodeId, parent: Digest, samples: tuple[int, ...], round_: int) -> Digest:
+            return f"w{round_}"
+
+        def discard(self, digest: Digest) -> None:
+            dropped.append(digest)
+
+    chosen = scenario(rounds=60)
+    setting: Setting = with_fields(scheduling_only(chosen), learner=Learner())
+    experiment = Experiment(chosen, setting)
+    before = experiment.weights
+    for _ in experiment.rounds():
+        assert before not in dropped, "an interrupt may still have to go back to these"
+        before = experiment.weights
+        assert before not in dropped
+    assert len(dropped) > 30, "but not for ever"
+
+
+def test_rows_and_weights_are_taken_back_together() -> None:
+    chosen = scenario(rounds=5)
+    experiment = Experiment(chosen, scheduling_only(chosen))
+    states = [(0, experiment.weights)]
+    for _ in experiment.rounds():
+        states.append((len(experiment.rows), experiment.weights))
+    experiment.forget_after(*states[2])
+    assert (len(experiment.rows), experiment.weights) == states[2]
+    assert not past(chosen.budget, experiment.rows[-1])
