@@ -9,9 +9,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
-    " --disable-component-update --disable-sync --hide-scrollbars --virtual-time-budget=20000"
-).split()
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--virtual-time-budget=20000",
+)
 
 
 def shoot(page: Path, picture: Path, width: int, height: int) -> None:

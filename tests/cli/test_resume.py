@@ -127,20 +127,19 @@ def test_repeating_the_command_with_resume_is_fine(cli: Cli, run: Path) -> None:
 def damage(path: Path, how: str) -> None:
     content = path.read_bytes()
     lines = content.split(b"\n")
-    path.write_bytes(
-        {
-            "garbled": lambda: content.replace(b'"round":3', b'"round":"three"'),
-            "not json": lambda: b"\n".join([lines[0], b"{", *lines[2:]]),
-            "a line lost": lambda: b"\n".join([lines[0], *lines[2:]]),
-            "short": lambda: b"\n".join([*lines[:3], b""]),
-            "of another run": lambda: content.replace(b'"samples":[', b'"samples":[0,'),
-            "no such node": lambda: content.replace(b'"holder":', b'"holder":9'),
-            "cut": lambda: content[: len(content) // 2],
-            "empty": lambda: b"",
-            "nameless": lambda: content.replace(b'"round"', b'"raund"'),
-            "text": lambda: b"hello, world",
-        }[how]()
-    )
+    damaged = {
+        "garbled": content.replace(b'"round":3', b'"round":"three"'),
+        "not json": b"\n".join([lines[0], b"{", *lines[2:]]),
+        "a line lost": b"\n".join([lines[0], *lines[2:]]),
+        "short": b"\n".join([*lines[:3], b""]),
+        "of another run": content.replace(b'"samples":[', b'"samples":[0,'),
+        "no such node": content.replace(b'"holder":', b'"holder":9'),
+        "cut": content[: len(content) // 2],
+        "empty": b"",
+        "nameless": content.replace(b'"round"', b'"raund"'),
+        "text": b"hello, world",
+    }
+    path.write_bytes(damaged[how])
 
 
 @pytest.mark.parametrize(

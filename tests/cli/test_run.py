@@ -199,7 +199,9 @@ def test_a_trace_of_another_number_of_nodes_is_refused(cli: Cli) -> None:
 def test_a_folder_with_a_run_is_left_alone_unless_told_otherwise(cli: Cli, tmp_path: Path) -> None:
     assert cli(*TINY).code == 0
     before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
-    cli(*TINY, "--seed", 1, "--track", "tensorboard").refused("run already holds a run", "--resume", "--overwrite", "--out")
+    cli(*TINY, "--seed", 1, "--track", "tensorboard").refused(
+        "run already holds a run", "--resume", "--overwrite", "--out"
+    )
     assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
     assert cli(*TINY, "--seed", 1, "--overwrite").code == 0
     assert (tmp_path / "run/rounds.jsonl").read_bytes() != before["rounds.jsonl"]
@@ -214,7 +216,9 @@ def test_an_overwrite_that_cannot_begin_loses_nothing(cli: Cli, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("place", ["file/run", "/proc/run"])
-def test_a_folder_that_cannot_be_written_is_named_before_anything_is_done(cli: Cli, tmp_path: Path, place: str) -> None:
+def test_a_folder_that_cannot_be_written_is_named_before_anything_is_done(
+    cli: Cli, tmp_path: Path, place: str
+) -> None:
     (tmp_path / "file").write_text("")
     cli("run", "--rounds", 2, "--out", place).refused(place, "cannot be written", "--out")
 

@@ -27,7 +27,9 @@ def test_a_shown_scenario_runs_from_its_file_as_it_does_by_name(cli: Cli, tmp_pa
     (tmp_path / "mine.toml").write_text(cli("scenarios", "show", "mnist-10").out)
     for scenario in ("mine.toml", "mnist-10"):
         assert cli("run", scenario, "--no-training", "--rounds", 20, "--out", f"of-{scenario}").code == 0
-    assert (tmp_path / "of-mine.toml/rounds.jsonl").read_bytes() == (tmp_path / "of-mnist-10/rounds.jsonl").read_bytes()
+    assert (tmp_path / "of-mine.toml/rounds.jsonl").read_bytes() == (
+        tmp_path / "of-mnist-10/rounds.jsonl"
+    ).read_bytes()
 
 
 def test_a_file_without_a_name_is_called_after_itself(cli: Cli, tmp_path: Path) -> None:

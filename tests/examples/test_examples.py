@@ -18,7 +18,12 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 def test_your_own_model_data_and_loads_end_in_a_table(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, EXAMPLES / "own_model.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, EXAMPLES / "own_model.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
     )
     seconds = dict(re.findall(r"(load-aware|random|variance-first) +│.*│ ([\d.]+|--) +│", done.stdout))
     assert len(seconds) == 3
@@ -38,7 +43,9 @@ def installed(tmp_path: Path) -> Path:
     project = tomllib.loads((EXAMPLES / "own_policy/pyproject.toml").read_text())["project"]
     about = place / f"own_policy-{project['version']}.dist-info"
     about.mkdir(parents=True)
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    (about / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
     groups = project["entry-points"].items()
     entries = [f"[{group}]\n" + "".join(f"{n} = {v}\n" for n, v in names.items()) for group, names in groups]
     (about / "entry_points.txt").write_text("\n".join(entries))
@@ -49,7 +56,13 @@ def installed(tmp_path: Path) -> Path:
 def run(place: Path | None, tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **({"PYTHONPATH": str(place)} if place else {})}
     return subprocess.run(
-        [*COMMAND, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+        [*COMMAND, *arguments],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
 
 

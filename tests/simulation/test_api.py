@@ -39,7 +39,8 @@ def test_the_tables_are_flat_and_complete(result: tramfl.Result) -> None:
     rounds = result.rounds
     assert [row["round"] for row in rounds] == list(range(1, 13))
     plain = (int, float, str, type(None))
-    assert all(isinstance(value, plain) for table in (rounds, result.usage, result.candidates) for row in table for value in row.values())
+    for table in (rounds, result.usage, result.candidates):
+        assert all(isinstance(value, plain) for row in table for value in row.values())
     assert sum(row["samples"] for row in rounds) == result.summary.samples
     assert sum(row["samples"] for row in result.usage) == result.summary.samples
     assert {row["label"] for row in result.usage} == {str(label) for label in range(10)}
@@ -109,7 +110,7 @@ class Steady:
     """Each node twice as fast as the one before."""
 
     def at(self, round_: int) -> RoundLoads:
-        return RoundLoads([1e3, 2e3, 4e3], [[math.inf if i == j else 1e6 for j in range(3)] for i in range(3)])
+        return RoundLoads([1e9, 2e9, 4e9], [[math.inf if i == j else 1e8 for j in range(3)] for i in range(3)])
 
 
 def test_model_data_policy_and_loads_may_all_be_the_users_own(tmp_path: Path) -> None:
@@ -122,7 +123,7 @@ def test_model_data_policy_and_loads_may_all_be_the_users_own(tmp_path: Path) ->
         settings={"partition.layout": "iid", "partition.nodes": 3, "training.batch_size": 2},
     )  # fmt: skip
     assert [row.node for row in result.rows] == [0, 1, 2, 0, 1, 2]
-    assert result.rows[0].loads.flops == (1e3, 2e3, 4e3)
+    assert result.rows[0].loads.flops == (1e9, 2e9, 4e9)
     assert all(row.test_accuracy is not None for row in result.rows)
     # The record does not claim that another's model was trained.
     config = RunFolder(tmp_path).scenario()

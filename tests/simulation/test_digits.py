@@ -1,4 +1,4 @@
-"""Digits runs as they were and as they must be: a golden run, and the paper's claim on virtual time, which is exact."""
+"""A golden run on digits, and the paper's claim there: on virtual time, which is exact."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_load_aware_reaches_90_per_cent_in_less_virtual_time(policy: str, load_a
 def test_time_first_never_reaches_90_per_cent_for_it_never_leaves_its_node() -> None:
     scenario = scenario_named("digits-5-uneven")
     setting, loads = scheduling_only(scenario), scenario.loads
-    # Staying costs at most the slowest computation of a tenth of what a node holds; leaving costs a transfer at least.
+    # Staying costs a tenth of what a node holds at the slowest pace at most; leaving costs a transfer at least.
     slowest = loads.flops * loads.compute_share[0]  # type: ignore[operator]
     longest_stay = setting.held.sum(axis=1).max() / 10 * setting.cost.flops_per_sample / slowest
     shortest_hop = setting.cost.model_bits / (loads.bandwidth * loads.bandwidth_share[1])

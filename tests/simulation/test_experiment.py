@@ -128,8 +128,7 @@ def test_rows_and_weights_are_taken_back_together() -> None:
     chosen = scenario(rounds=5)
     experiment = Experiment(chosen, scheduling_only(chosen))
     states = [(0, experiment.weights)]
-    for _ in experiment.rounds():
-        states.append((len(experiment.rows), experiment.weights))
+    states += [(len(experiment.rows), experiment.weights) for _ in experiment.rounds()]
     experiment.forget_after(*states[2])
     assert (len(experiment.rows), experiment.weights) == states[2]
     assert not past(chosen.budget, experiment.rows[-1])

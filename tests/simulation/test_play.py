@@ -103,6 +103,15 @@ def test_a_schedule_cut_after_any_round_goes_on_the_same(tmp_path: Path, policy:
         assert rows_of(tmp_path) == whole, f"resumed after {kept} rounds"
 
 
+def test_a_resumed_run_is_tested_after_the_same_rounds(tmp_path: Path) -> None:
+    scenario = replace(digits(), evaluation=replace(digits().evaluation, every=3))
+    shorter = replace(scenario, budget=replace(scenario.budget, rounds=4))
+    play(Request(scenario=scenario, out=tmp_path / "a", threads=1))
+    play(Request(scenario=shorter, out=tmp_path / "b", threads=1))
+    play(Request(scenario=scenario, out=tmp_path / "b", threads=1, resume=True))
+    assert rows_of(tmp_path / "a") == rows_of(tmp_path / "b")
+
+
 def test_momentum_that_travels_along_survives_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     request = Request(scenario=digits(carry_momentum=True), out=tmp_path / "a", threads=1)
     play(request)

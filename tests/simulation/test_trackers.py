@@ -36,7 +36,7 @@ def test_tensorboard_shows_every_round_of_a_run_and_of_its_resumption(cli: Cli, 
     assert len(found) == 5
 
 
-def query(store: Path, sql: str) -> list[tuple[object, ...]]:
+def query(store: Path, sql: str) -> list[tuple[Any, ...]]:
     connection = sqlite3.connect(store)
     try:
         return connection.execute(sql).fetchall()
@@ -52,7 +52,7 @@ def test_mlflow_has_the_settings_every_round_and_how_the_run_ended(
     done = cli(*RUN, "--track", "mlflow")
     assert (done.code, done.err) == (0, ""), "MLflow keeps its own remarks to itself"
     assert query(store, "select name, status from runs") == [("digits-5-uneven load-aware seed 0", "FINISHED")]
-    parameters = dict(query(store, "select key, value from params"))  # type: ignore[arg-type]
+    parameters: dict[str, str] = dict(query(store, "select key, value from params"))
     assert (parameters["policy"], parameters["training.batch_size"], parameters["seed"]) == ("load-aware", "32", "0")
     curve = "select step, value from metrics where key = 'test_accuracy' order by step"
     assert query(store, curve) == accuracies(tmp_path / "run")
@@ -92,5 +92,8 @@ def test_a_store_that_does_not_work_is_told_in_one_sentence(cli: Cli, monkeypatc
 
 def test_a_tracker_nobody_knows_is_refused_with_those_there_are() -> None:
     request = Request(scenario=scenario_named("digits-3"))
-    with pytest.raises(BadInput, match="--track neptune: choose one of tensorboard, mlflow"), follow(["neptune"], request):
+    with (
+        pytest.raises(BadInput, match="--track neptune: choose one of tensorboard, mlflow"),
+        follow(["neptune"], request),
+    ):
         pass
