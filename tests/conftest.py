@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -103,6 +104,30 @@ def process(tmp_path: Path) -> Iterator[Process]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(each.pid, 9)
         each.communicate()
+
+
+@pytest.fixture
+def slow_rounds(tmp_path: Path) -> dict[str, str]:
+    """An environment in which processes take their time after every row, so that a signal comes in between."""
+    place = tmp_path / "slow"
+    place.mkdir()
+    (place / "sitecustomize.py").write_text(
+        "import time\n"
+        "from tramfl.record import RowWriter\n"
+        "write = RowWriter.write\n"
+        "RowWriter.write = lambda self, row: (write(self, row), time.sleep(0.1))\n"
+    )
+    return {"PYTHONPATH": str(place)}
+
+
+def wait_for_rows(folder: Path, count: int) -> None:
+    """Until a run has so many rows."""
+    path = folder / "rounds.jsonl"
+    for _ in range(6000):
+        if path.exists() and path.read_bytes().count(b"\n") >= count:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"no {count} rows in {folder}")
 
 
 def ended(process: subprocess.Popen[str], seconds: float = 120) -> Done:

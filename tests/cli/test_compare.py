@@ -3,10 +3,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from pathlib import Path
 
-from tests.conftest import Cli, Process, ended
+from tests.conftest import Cli, Process, ended, wait_for_rows
 
 GRID = ("compare", "--policies", "load-aware,random", "--seeds", "2", "--jobs", "2", "--out", "grid")
 TINY = (*GRID, "--rounds", "4", "--target", "0.3,1")
@@ -101,15 +100,12 @@ def test_what_goes_wrong_in_a_worker_is_one_sentence_too(cli: Cli) -> None:
 
 
 def test_an_interrupted_grid_stops_at_once_and_goes_on_to_the_same_rows(
-    cli: Cli, process: Process, tmp_path: Path
+    cli: Cli, process: Process, slow_rounds: dict[str, str], tmp_path: Path
 ) -> None:
-    limits = ("--rounds", "150", "--target", "1", "--set", "budget.samples=10000000", "--set", "budget.seconds=1e6")
-    running = process(*GRID, *limits)
+    limits = ("--rounds", "60", "--target", "1", "--set", "budget.samples=10000000", "--set", "budget.seconds=1e6")
+    running = process(*GRID, *limits, **slow_rounds)
     first = folder(tmp_path, CELLS[0]) / "rounds.jsonl"
-    for _ in range(4000):
-        if first.exists() and first.read_bytes().count(b"\n") > 3:
-            break
-        time.sleep(0.01)
+    wait_for_rows(first.parent, 4)
     os.killpg(running.pid, signal.SIGINT)
     done = ended(running)
     assert done.code == 1

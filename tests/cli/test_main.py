@@ -126,10 +126,11 @@ def test_a_run_that_outgrew_the_disk_can_be_resumed(cli: Cli, tmp_path: Path) ->
 
 def test_an_interrupt_before_the_first_round_is_one_sentence_and_exit_code_1(process: Process) -> None:
     code = """
-import os, signal, sys
+import os, signal, time
 from tramfl.simulation import play
 def interrupted(*_, **__):
     os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(60)
 play.with_training = interrupted
 from tramfl.cli import main
 main()

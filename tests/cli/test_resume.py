@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Cli, Process, ended
+from tests.conftest import Cli, Process, ended, wait_for_rows
 
-LONG = ("run", "--rounds", "120", "--target", "1", "--set", "budget.samples=10000000", "--set", "budget.seconds=1e6")
+LONG = ("run", "--rounds", "60", "--target", "1", "--set", "budget.samples=10000000", "--set", "budget.seconds=1e6")
 SHORT = ("run", "--rounds", "8", "--target", "1")
 
 
@@ -24,7 +23,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
     folder = tmp_path_factory.mktemp("whole") / "run"
     sets = ["budget.samples=10000000", "budget.seconds=1e6"]
-    scenario = scenario_of("digits-5-uneven", sets, budget__rounds=120, budget__targets=(1.0,))
+    scenario = scenario_of("digits-5-uneven", sets, budget__rounds=60, budget__targets=(1.0,))
     play(Request(scenario=scenario, out=folder, threads=1))
     return files(folder)
 
@@ -36,19 +35,10 @@ def files(folder: Path) -> dict[str, bytes]:
     }
 
 
-def wait_for_rows(folder: Path, count: int) -> None:
-    for _ in range(3000):
-        path = folder / "rounds.jsonl"
-        if path.exists() and path.read_bytes().count(b"\n") >= count:
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"no {count} rows in {folder}")
-
-
 def test_an_interrupted_run_is_valid_and_resumed_equals_an_uninterrupted_one(
-    cli: Cli, process: Process, tmp_path: Path, whole: dict[str, bytes]
+    cli: Cli, process: Process, slow_rounds: dict[str, str], tmp_path: Path, whole: dict[str, bytes]
 ) -> None:
-    running = process(*LONG, "--out", "run")
+    running = process(*LONG, "--out", "run", **slow_rounds)
     wait_for_rows(tmp_path / "run", 4)
     os.killpg(running.pid, signal.SIGINT)
     done = ended(running)
@@ -58,7 +48,7 @@ def test_an_interrupted_run_is_valid_and_resumed_equals_an_uninterrupted_one(
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     written = (tmp_path / "run/rounds.jsonl").read_bytes()
     assert summary["status"] == "interrupted"
-    assert 4 <= summary["rounds"] == written.count(b"\n") < 120
+    assert 3 <= summary["rounds"] == written.count(b"\n") < 60
     assert whole["rounds.jsonl"].startswith(written)
     assert cli("report", "run").code == 0
 
@@ -67,9 +57,9 @@ def test_an_interrupted_run_is_valid_and_resumed_equals_an_uninterrupted_one(
 
 
 def test_a_killed_run_is_resumed_to_the_same_rows_though_no_weights_were_saved(
-    cli: Cli, process: Process, tmp_path: Path, whole: dict[str, bytes]
+    cli: Cli, process: Process, slow_rounds: dict[str, str], tmp_path: Path, whole: dict[str, bytes]
 ) -> None:
-    running = process(*LONG, "--out", "run")
+    running = process(*LONG, "--out", "run", **slow_rounds)
     wait_for_rows(tmp_path / "run", 4)
     os.killpg(running.pid, signal.SIGKILL)
     assert ended(running).code == -signal.SIGKILL
