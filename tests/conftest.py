@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -95,6 +96,8 @@ def process(tmp_path: Path) -> Iterator[Process]:
                 stderr=subprocess.PIPE,
                 text=True,
                 start_new_session=True,
+                # A shell that starts tests in the background has them, and their children, ignore interrupts.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
             )
         )
         return started[-1]
