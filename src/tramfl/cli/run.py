@@ -93,7 +93,9 @@ def run(
     if format is Format.json:
         print(msgspec.json.format(msgspec.json.encode(summary), indent=2).decode())
     else:
-        _print(summary, out, None if quiet else page)
+        _print(summary)
+        if not quiet:
+            print(f"Record in {out}{f', report: {page}' if page else ''}")
     if summary.status != "finished":
         places = ["--out", str(out), *(["--data-dir", str(data_dir)] if data_dir else [])]
         print(f"tramfl: interrupted; go on with: tramfl run --resume {shlex.join(places)}", file=sys.stderr)
@@ -135,7 +137,7 @@ def _play(request: Request, followers: list[str], quiet: bool) -> Summary:
         return summary
 
 
-def _print(summary: Summary, out: Path, page: Path | None) -> None:
+def _print(summary: Summary) -> None:
     console = Console(highlight=False, markup=False, soft_wrap=True)
     total = f"{summary.total_seconds:,.2f} s of virtual time"
     console.print(
@@ -146,5 +148,3 @@ def _print(summary: Summary, out: Path, page: Path | None) -> None:
         if summary.test_accuracy is not None:
             reached = f"after {seconds:,.2f} s" if seconds is not None else "not reached"
             console.print(f"  accuracy {float(target):.0%}: {reached}")
-    if page is not None:
-        console.print(f"Record in {out}, report: {page}")
