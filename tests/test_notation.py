@@ -70,13 +70,6 @@ def test_only_nodes_with_something_to_work_with_count_as_reporting(
     assert Loads(flops, bandwidth).reporting == reporting
 
 
-def test_leaving_nodes_out_makes_them_nodes_that_did_not_report() -> None:
-    loads = Loads((1.0, 2.0, 3.0), (INF, 5.0, 6.0))
-    assert loads.without(frozenset({1})).reporting == (0, 2)
-    assert loads.without(frozenset()) is loads
-    assert loads.reporting == (0, 1, 2)
-
-
 def test_a_decisions_round_takes_the_sum_of_its_three_times() -> None:
     decision = Decision("any", 0, (1,), compute_seconds=1.0, transfer_seconds=2.0, idle_seconds=4.0, reason="So.")
     assert decision.round_seconds == 7.0

@@ -6,7 +6,6 @@ the list of labels. Every value here is frozen.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -50,15 +49,6 @@ class Loads(Struct, frozen=True):
             i
             for i, (flops, bandwidth) in enumerate(zip(self.flops, self.bandwidth, strict=True))
             if flops > 0 and bandwidth > 0  # a NaN is neither
-        )
-
-    def without(self, nodes: frozenset[NodeId]) -> Loads:
-        """The same loads as if `nodes` had not reported."""
-        if not nodes:
-            return self
-        return Loads(
-            tuple(math.nan if i in nodes else v for i, v in enumerate(self.flops)),
-            tuple(math.nan if i in nodes else v for i, v in enumerate(self.bandwidth)),
         )
 
 

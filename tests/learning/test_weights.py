@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tramfl.learning.networks import ResNet18
-from tramfl.learning.weights import digest, from_bytes, load_into, read_file, save, to_bytes
+from tramfl.learning.weights import digest, from_bytes, load_into, read_file, to_bytes
 from tramfl.notation import BadInput
 
 
@@ -30,15 +30,6 @@ def test_tied_weights_are_written_under_both_names() -> None:
     shared = torch.randn(3, 3)
     back = from_bytes(to_bytes({"in": shared, "out": shared}))
     assert torch.equal(back["in"], back["out"])
-
-
-def test_a_saved_file_is_whole_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
-    for content in (to_bytes({"a": torch.zeros(3)}), to_bytes({"a": torch.ones(3)})):
-        save(path, content)
-        assert path.read_bytes() == content
-    assert list(tmp_path.iterdir()) == [path]
-    assert torch.equal(read_file(path)["a"], torch.ones(3))
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x04K\x01.", to_bytes({"a": torch.zeros(9)})[:-4]])

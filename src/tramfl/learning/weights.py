@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -57,16 +56,6 @@ def from_bytes(content: bytes, source: str = "the weights") -> State:
 def digest(content: bytes) -> Digest:
     """SHA-256 of serialised weights, in hexadecimal: their name wherever they travel."""
     return hashlib.sha256(content).hexdigest()
-
-
-def save(path: Path, content: bytes) -> None:
-    """Write serialised weights durably and as a whole: a reader sees the old file or the new one."""
-    part = path.with_name(path.name + ".part")
-    with part.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
 
 
 def read_file(path: Path) -> State:
