@@ -1,0 +1,213 @@
+"""What a federation is (`federation.toml`, the same at every site) and what a site is (`site.toml`).
+
+Imports config and notation. Paths in a file are relative to that file.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+from msgspec.structs import replace
+
+from tramfl.circulation.phases import Limits
+from tramfl.config import Positive, Scenario, Whole, read_toml, settings_from
+from tramfl.notation import BadInput, NodeId
+
+NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+"""A site's name is also a name in its certificate."""
+OPERATOR = "operator"
+"""Who is no site, but may act on a run."""
+
+
+class SiteEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One site, as all others know it."""
+
+    name: str
+    address: str
+    """host:port, as the others reach it."""
+
+
+class RegisterSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where the record lives."""
+
+    kind: Literal["sqlite", "etcd"] = "sqlite"
+    path: str = "register.sqlite"
+    """sqlite: the file that all sites, on one machine, share."""
+    endpoints: tuple[str, ...] = ()
+    """etcd: the members, as https://host:2379."""
+    authorities: str | None = None
+    """etcd: the certificates to trust; without it the system's."""
+    certificate: str | None = None
+    """etcd: what to show it, if it asks."""
+    key: str | None = None
+    user: str | None = None
+    password_file: str | None = None
+    """etcd: a file with the user's password, which no configuration should hold."""
+    timeout_seconds: Positive = 2.0
+    """How long an answer may take."""
+
+
+class FederationFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`federation.toml`."""
+
+    name: str
+    site: tuple[SiteEntry, ...]
+    lease_seconds: Annotated[float, Meta(ge=0.5, le=3600)] = 5.0
+    """A site that the register has not heard of for so long counts as gone."""
+    unsafe_rounds: Whole = 3
+    """A holder that stays put ships a copy after so many rounds that only it has ..."""
+    unsafe_seconds: Positive = 600.0
+    """... or so many seconds of them."""
+    load_reply_seconds: Positive = 2.0
+    """A site that takes longer to say what it can spare is left out of the round."""
+    register: RegisterSettings = field(default_factory=RegisterSettings)
+    run: Scenario = field(default_factory=Scenario)
+    """What is trained: a scenario; its `loads` play no part."""
+
+
+class Federation(Struct, frozen=True):
+    """A federation file, and where it was read from."""
+
+    file: FederationFile
+    path: Path
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The sites' names; a node's number is its place here."""
+        return tuple(site.name for site in self.file.site)
+
+    def number_of(self, name: str) -> NodeId:
+        """The number of a site."""
+        try:
+            return self.names.index(name)
+        except ValueError:
+            raise BadInput(f"{self.path} lists no site {name!r}; it has {', '.join(self.names)}.") from None
+
+    @property
+    def limits(self) -> Limits:
+        """How long to wait for what."""
+        file = self.file
+        return Limits(
+            load_reply=file.load_reply_seconds,
+            takeover_grace=min(1.0, file.lease_seconds / 5),
+            unsafe_rounds=file.unsafe_rounds,
+            unsafe_seconds=file.unsafe_seconds,
+        )
+
+    def beside(self, name: str) -> Path:
+        """A path that the file names."""
+        return self.path.parent / Path(name).expanduser()
+
+
+class SiteFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`site.toml`."""
+
+    site: str
+    federation: str = "federation.toml"
+    listen: str | None = None
+    """host:port to listen on, where that is not the address the others use."""
+    state: str = "state"
+    """The folder for weights and history."""
+    certificate: str = "site.crt"
+    key: str = "site.key"
+    authorities: str = "ca.crt"
+    app: str | None = None
+    """package.module:app, this site's own model and data; without it, a share of the scenario's data set."""
+    share: Annotated[int, Meta(ge=0)] | None = None
+    """Which share of the scenario's data set this site has; its number in the federation if not given."""
+    data_dir: str | None = None
+    predictor: str = "ewma"
+    """How the next round's load is predicted from the past: last, ewma, ar1."""
+    threads: Whole | None = None
+    """Cores to train on; all that are free if not given."""
+
+
+class Site(Struct, frozen=True):
+    """A site file, the federation it belongs to, and where it was read from."""
+
+    file: SiteFile
+    path: Path
+    federation: Federation
+
+    @property
+    def number(self) -> NodeId:
+        """This site's place in the federation."""
+        return self.federation.number_of(self.file.site)
+
+    @property
+    def address(self) -> str:
+        """Where the others reach this site."""
+        return self.federation.file.site[self.number].address
+
+    @property
+    def listen(self) -> str:
+        """Where this site listens."""
+        return self.file.listen or self.address
+
+    def beside(self, name: str) -> Path:
+        """A path that the file names."""
+        return self.path.parent / Path(name).expanduser()
+
+
+def read_federation(path: Path) -> Federation:
+    """The federation in a file; what is wrong is named."""
+    file = settings_from(read_toml(path), FederationFile, str(path))
+    if not file.site:
+        raise BadInput(f"{path}: a federation needs at least one [[site]] with name and address.")
+    for site in file.site:
+        check_name(site.name, str(path))
+        host_and_port(site.address, f"{path}: address of site {site.name!r}")
+    for what, values in (("name", [s.name for s in file.site]), ("address", [s.address for s in file.site])):
+        if twice := sorted({v for v in values if values.count(v) > 1}):
+            raise BadInput(f"{path}: {what} {twice[0]!r} is given to two sites; every site needs its own.")
+    if file.register.kind == "etcd" and not file.register.endpoints:
+        raise BadInput(f'{path}: key `register.endpoints` is missing; etcd needs it, as ["https://host:2379"].')
+    return Federation(file, path.absolute())
+
+
+def read_site(path: Path) -> Site:
+    """The site in a file, with its federation."""
+    file = settings_from(read_toml(path), SiteFile, str(path))
+    absolute = path.absolute()
+    federation = read_federation(absolute.parent / Path(file.federation).expanduser())
+    site = Site(file, absolute, federation)
+    federation.number_of(file.site)
+    if file.listen is not None:
+        host_and_port(file.listen, f"{path}: key `listen`")
+    return site
+
+
+def check_name(name: str, source: str) -> None:
+    """A name fit for certificates."""
+    if not NAME.fullmatch(name) or name == OPERATOR:
+        raise BadInput(
+            f"{source}: {name!r} is no name for a site; use small letters, digits and hyphens, and not {OPERATOR!r}."
+        )
+
+
+def host_and_port(address: str, source: str) -> tuple[str, int]:
+    """`host:port` taken apart; an IPv6 host stands in brackets."""
+    host, colon, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise BadInput(f"{source} is {address!r}; write host:port, for example 192.0.2.7:7400.")
+    return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine and nobody else's."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def with_scenario(federation: Federation, scenario: Scenario) -> Federation:
+    """The same federation training something else."""
+    return replace(federation, file=replace(federation.file, run=scenario))
