@@ -1,4 +1,6 @@
-"""Who a site is: a private authority, one certificate a site, and what preflight checks of them. Imports notation.
+"""Who a site is: a private authority, one certificate a site, and what preflight checks of them.
+
+Imports notation and record.
 
 A site's name is both the common name and a DNS name of its certificate, so that TLS checks a peer by its name in the
 federation, wherever its address leads. Every certificate serves both ways: a site calls and is called.
@@ -16,6 +18,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from tramfl.notation import BadInput
+from tramfl.record import write_atomically
 
 try:
     from cryptography import x509
@@ -68,7 +71,7 @@ class Issued:
     def save(self, certificate: Path, key: Path) -> None:
         """Write both; the key first and for its owner alone, so that no certificate is without its key."""
         write_private(key, self.key_pem)
-        certificate.write_bytes(self.certificate_pem)
+        write_atomically(certificate, self.certificate_pem)
 
 
 class Authority:
@@ -127,14 +130,18 @@ class Authority:
         return Issued(self._certify(name, hosts, key.public_key(), days, now), _key_pem(key))
 
     def renew(
-        self, certificate_pem: bytes, hosts: Iterable[str] = (), days: float = SITE_DAYS, now: datetime | None = None
+        self,
+        certificate_pem: bytes,
+        hosts: Iterable[str] | None = None,
+        days: float = SITE_DAYS,
+        now: datetime | None = None,
     ) -> bytes:
-        """A later certificate for the same name, names and key: no secret has to travel again."""
+        """A later certificate for the same name and key: no secret has to travel. Without `hosts`, those it has."""
         key = _certificate(certificate_pem, "the certificate to renew").public_key()
         if not issued_by(certificate_pem, self.certificate_pem) or not isinstance(key, ec.EllipticCurvePublicKey):
             raise BadInput("the certificate to renew is not of this authority.")
         info = describe(certificate_pem)
-        return self._certify(info.name, (*info.names, *hosts), key, days, now)
+        return self._certify(info.name, info.names if hosts is None else hosts, key, days, now)
 
     def _certify(
         self, name: str, hosts: Iterable[str], key: ec.EllipticCurvePublicKey, days: float, now: datetime | None

@@ -1,0 +1,180 @@
+"""`tramfl init`: write a new federation, and say what goes where."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
+
+import typer
+from msgspec.structs import replace
+
+from tramfl.cli.options import Format, FormatOption
+from tramfl.config import Partition, Scenario
+from tramfl.notation import BadInput
+from tramfl.runtime.settings import RegisterSettings, SiteEntry, host_and_port, is_loopback
+from tramfl.simulation.scenarios import DEFAULT, scenario_from, scenario_named
+
+if TYPE_CHECKING:
+    from tramfl.runtime.founding import Plan
+
+_BY_SITES = {3: "digits-3", 5: DEFAULT, 10: "digits-10"}
+"""The paper's layouts."""
+
+
+class Kind(StrEnum):
+    """The registers there are."""
+
+    sqlite = "sqlite"
+    etcd = "etcd"
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write the federation to.")],
+    sites: Annotated[str, typer.Option(metavar="A,B,C", help="The sites' names.")],
+    addresses: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT,...", help="Where the others reach each site (default: 127.0.0.1:7401, ...)."
+        ),
+    ] = None,
+    scenario: Annotated[
+        str | None,
+        typer.Option(metavar="SCENARIO", help="What to train: a scenario's name, or a .toml file (default: digits)."),
+    ] = None,
+    register: Annotated[
+        Kind, typer.Option(help="Where the record lives: sqlite on one machine, etcd on several.")
+    ] = Kind.sqlite,
+    endpoints: Annotated[
+        str | None, typer.Option(metavar="URL,...", help="etcd's members, as https://host:2379.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The federation's name (default: the folder's).")] = None,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="How long the certificates last.")] = 365,
+    format_: FormatOption = Format.text,
+) -> None:
+    """Write a federation: its settings, a private authority, and a folder with a certificate for each site."""
+    from tramfl.runtime import founding  # noqa: PLC0415 - needs an extra
+
+    names = _parts(sites)
+    plan = founding.Plan(
+        name=name if name is not None else folder.resolve().name,
+        site=_sites(names, addresses) if addresses is not None else founding.loopback_sites(names),
+        register=_register(register, endpoints),
+        run=founding.run_for(scenario_for(scenario, len(names)), len(names)),
+        days=days,
+    )
+    founding.found(plan, folder)
+    told = _told(plan, folder)
+    print(json.dumps(told, indent=2) if format_ is Format.json else _as_text(told))
+
+
+def scenario_for(name_or_file: str | None, sites: int) -> Scenario:
+    """The scenario asked for; else the paper's layout for so many sites, or an uneven division among them."""
+    if name_or_file is not None:
+        return scenario_from(name_or_file)
+    if sites in _BY_SITES:
+        return scenario_named(_BY_SITES[sites])
+    return replace(scenario_named(DEFAULT), name=f"digits-{sites}", partition=Partition(layout="dirichlet"))
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _sites(names: list[str], addresses: str) -> tuple[SiteEntry, ...]:
+    places = _parts(addresses)
+    if len(places) != len(names):
+        raise BadInput(f"--addresses has {len(places)} addresses for {len(names)} sites; give one host:port each.")
+    return tuple(SiteEntry(name=name, address=place) for name, place in zip(names, places, strict=True))
+
+
+def _register(kind: Kind, endpoints: str | None) -> RegisterSettings:
+    members = _parts(endpoints or "")
+    if kind is Kind.sqlite:
+        if endpoints is not None:
+            raise BadInput("--endpoints are etcd's: add --register etcd.")
+        return RegisterSettings()
+    if not members:
+        raise BadInput("--register etcd needs --endpoints, for example --endpoints https://etcd-1.example.org:2379.")
+    for member in members:
+        if urlsplit(member).scheme not in ("http", "https") or not urlsplit(member).netloc:
+            raise BadInput(f"--endpoints {member}: write https://host:2379.")
+    return RegisterSettings(kind="etcd", endpoints=tuple(members))
+
+
+def _told(plan: Plan, folder: Path) -> dict[str, Any]:
+    """What a user has to know next."""
+    sites = [
+        {
+            "name": site.name,
+            "address": site.address,
+            "port": host_and_port(site.address, site.name)[1],
+            "folder": str(folder / "sites" / site.name),
+            "preflight": f"tramfl preflight {_quoted(folder / 'sites' / site.name / 'site.toml')}",
+            "node": f"tramfl node {_quoted(folder / 'sites' / site.name / 'site.toml')}",
+        }
+        for site in plan.site
+    ]
+    return {
+        "name": plan.name,
+        "federation": str(folder / "federation.toml"),
+        "scenario": plan.run.name,
+        "register": plan.register.kind,
+        "sites": sites,
+        "keep": [str(folder / name) for name in ("ca.key", "operator.crt", "operator.key")],
+        "certificate_days": plan.days,
+        "here": all(is_loopback(host) for host in _hosts(plan)),
+        "notes": _notes(plan),
+        "start": f"tramfl start {_quoted(folder / 'federation.toml')}",
+    }
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))
+
+
+def _hosts(plan: Plan) -> list[str]:
+    return [host_and_port(site.address, site.name)[0] for site in plan.site]
+
+
+def _notes(plan: Plan) -> list[str]:
+    notes: list[str] = []
+    if plan.register.kind == "sqlite" and not all(map(is_loopback, _hosts(plan))):
+        notes.append(
+            "The register is a SQLite file, which works only while all sites run on this machine; "
+            "sites on several machines need --register etcd."
+        )
+    if plan.register.kind == "etcd":
+        notes.append("How to reach etcd by TLS and password: see [register] in federation.toml, before you copy it.")
+        if any(endpoint.startswith("http://") for endpoint in plan.register.endpoints):
+            notes.append("http:// to etcd can be read and forged on the way; use it on loopback only.")
+    return notes
+
+
+def _as_text(told: dict[str, Any]) -> str:
+    sites, first = told["sites"], told["sites"][0]
+    width = max(len(site["folder"]) for site in sites) + 1
+    many = "1 site" if len(sites) == 1 else f"{len(sites)} sites"
+    lines = [
+        f"{told['federation']}: the federation {told['name']!r} of {many}, to train {told['scenario']}.",
+        "",
+        "All sites are on this machine; each runs from its folder and listens on its port:"
+        if told["here"]
+        else "Copy each folder to its site, and let the other sites reach its port:",
+        *(f"  {site['folder'] + '/':<{width}}  TCP {site['address']}" for site in sites),
+        "",
+        f"Keep {told['keep'][0]} here and secret: whoever has it can make sites. No site needs it.",
+        f"{told['keep'][1]} and {Path(told['keep'][2]).name} are the operator's, to act on runs; no site needs them.",
+        f"The certificates last {told['certificate_days']} days; tramfl cert renew makes them last longer.",
+        *told["notes"],
+        "",
+        f"Next, for each site (here {first['name']}), where it runs:",
+        f"  {first['preflight']}",
+        f"  {first['node']}",
+        "then once, here:",
+        f"  {told['start']}",
+    ]
+    return "\n".join(lines)

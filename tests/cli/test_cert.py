@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Cli
+from tramfl.runtime.certificates import Authority, describe, key_fits, unfit
+from tramfl.runtime.settings import read_federation, read_site
+
+
+@pytest.fixture
+def fed(cli: Cli, tmp_path: Path) -> Path:
+    """A federation of two sites."""
+    assert cli("init", "fed", "--sites", "a,b", "--addresses", "192.0.2.7:7400,192.0.2.8:7400").code == 0
+    return tmp_path / "fed"
+
+
+def fits(folder: Path, name: str, *hosts: str) -> bool:
+    pems = [(folder / "sites" / name / file).read_bytes() for file in ("site.crt", "site.key", "ca.crt")]
+    return unfit(pems[0], pems[1], pems[2], name, hosts) == []
+
+
+def test_a_new_site_gets_a_folder_that_works_once_the_lines_told_are_added(cli: Cli, fed: Path) -> None:
+    before = (fed / "federation.toml").read_bytes()
+    added = cli("cert", "issue", "fed", "c", "--address", "192.0.2.9:7400", "--format", "json").data["add"]
+    assert (fed / "federation.toml").read_bytes() == before
+    assert fits(fed, "c", "192.0.2.9")
+    with (fed / "sites/c/federation.toml").open("a") as file:
+        file.write(added)
+    assert read_site(fed / "sites/c/site.toml").address == "192.0.2.9:7400"
+
+
+def test_issue_says_which_folder_to_copy_and_which_lines_to_add(cli: Cli, fed: Path) -> None:
+    out = cli("cert", "issue", "fed", "c").out
+    assert "Copy fed/sites/c/ to site c." in out
+    assert '[[site]]\nname = "c"\naddress = "host:port"\n' in out
+
+
+def test_a_site_that_is_listed_gets_a_certificate_for_its_address(cli: Cli, fed: Path) -> None:
+    with (fed / "federation.toml").open("a") as file:
+        file.write('[[site]]\nname = "c"\naddress = "c.example.org:7400"\n')
+    assert cli("cert", "issue", "fed", "c").out == "Copy fed/sites/c/ to site c.\n"
+    assert fits(fed, "c", "c.example.org")
+    assert read_federation(fed / "sites/c/federation.toml").names == ("a", "b", "c")
+
+
+def test_issue_never_replaces_what_a_site_has(cli: Cli, fed: Path) -> None:
+    cli("cert", "issue", "fed", "a").refused("is there already", "tramfl cert renew fed a")
+    cli("cert", "issue", "fed", "operator").refused("'operator'")
+    cli("cert", "issue", "nowhere", "c").refused("nowhere/federation.toml", "no such file")
+
+
+def test_a_wrong_address_leaves_no_folder_behind(cli: Cli, fed: Path) -> None:
+    cli("cert", "issue", "fed", "c", "--address", "c.example.org").refused("host:port")
+    cli("cert", "issue", "fed", "c", "--address", "hôte:7400").refused("ASCII")
+    assert not (fed / "sites/c").exists()
+
+
+def test_without_the_authoritys_key_nothing_is_issued(cli: Cli, fed: Path) -> None:
+    (fed / "ca.key").unlink()
+    cli("cert", "issue", "fed", "c").refused("ca.key", "No such file")
+    cli("cert", "renew", "fed", "a").refused("ca.key", "No such file")
+    assert not (fed / "sites/c").exists()
+
+
+def test_a_renewed_certificate_lasts_longer_with_the_key_the_site_has(cli: Cli, fed: Path) -> None:
+    before = (fed / "sites/a/site.crt").read_bytes()
+    out = cli("cert", "renew", "fed", "a", "--days", 500).out
+    after = (fed / "sites/a/site.crt").read_bytes()
+    assert describe(after).days_left > describe(before).days_left + 130
+    assert key_fits(before, (fed / "sites/a/site.key").read_bytes())
+    assert fits(fed, "a", "192.0.2.7")
+    assert "fed/sites/a/site.crt" in out
+    assert "site.key" not in out
+
+
+def test_a_site_can_be_renewed_though_its_key_is_no_longer_here(cli: Cli, fed: Path) -> None:
+    key = (fed / "sites/a/site.key").read_bytes()
+    (fed / "sites/a/site.key").unlink()
+    assert cli("cert", "renew", "fed", "a").code == 0
+    assert key_fits((fed / "sites/a/site.crt").read_bytes(), key)
+
+
+def test_a_site_that_moved_is_renewed_for_where_it_is_now(cli: Cli, fed: Path) -> None:
+    path = fed / "federation.toml"
+    path.write_text(path.read_text().replace("192.0.2.7", "192.0.2.77"))
+    cli("cert", "renew", "fed", "a")
+    assert describe((fed / "sites/a/site.crt").read_bytes()).names == ("a", "192.0.2.77")
+
+
+def test_a_new_key_is_made_only_when_asked_for(cli: Cli, fed: Path) -> None:
+    before = (fed / "sites/a/site.key").read_bytes()
+    told = cli("cert", "renew", "fed", "a", "--new-key", "--format", "json").data
+    assert told["copy"] == ["fed/sites/a/site.crt", "fed/sites/a/site.key"]
+    assert (fed / "sites/a/site.key").read_bytes() != before
+    assert fits(fed, "a", "192.0.2.7")
+
+
+def test_all_are_renewed_at_once_the_operator_included(cli: Cli, fed: Path) -> None:
+    told = cli("cert", "renew", "fed", "--all", "--days", 500, "--format", "json").data
+    assert told["renewed"] == ["operator", "a", "b"]
+    for file in ("operator.crt", "sites/a/site.crt", "sites/b/site.crt"):
+        assert describe((fed / file).read_bytes()).days_left > 499
+
+
+def test_renew_refuses_whom_it_does_not_know(cli: Cli, fed: Path) -> None:
+    cli("cert", "renew", "fed", "z").refused("'z'", "operator, a, b")
+    cli("cert", "renew", "fed").refused("--all")
+
+
+def test_renew_refuses_a_certificate_of_another_authority(cli: Cli, fed: Path) -> None:
+    (fed / "sites/a/site.crt").write_bytes(Authority.create("other").issue("a").certificate_pem)
+    cli("cert", "renew", "fed", "a").refused("not of this authority")
+
+
+def test_show_lists_every_certificate_with_its_end_and_its_key(cli: Cli, fed: Path) -> None:
+    done = cli("cert", "show", "fed")
+    assert done.code == 0
+    lines = done.out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [
+        "fed/ca.crt",
+        "fed/operator.crt",
+        "fed/sites/a/site.crt",
+        "fed/sites/b/site.crt",
+    ]
+    assert all(" fits " in line for line in lines[1:])
+    assert f"{datetime.now(UTC) + timedelta(days=365):%Y-%m-%d}" in lines[2]
+
+
+def test_show_tells_other_programs_the_same_as_json(cli: Cli, fed: Path) -> None:
+    shown = cli("cert", "show", "fed/sites/a/site.crt", "--format", "json").data
+    assert len(shown) == 1
+    info = describe((fed / "sites/a/site.crt").read_bytes())
+    assert (shown[0]["name"], shown[0]["fingerprint"]) == ("a", info.fingerprint)
+    assert (shown[0]["key_fits"], shown[0]["issued_by_authority"], shown[0]["problems"]) == (True, True, [])
+
+
+def test_a_certificate_alone_is_shown_without_being_called_wrong(cli: Cli, fed: Path, tmp_path: Path) -> None:
+    (tmp_path / "alone.crt").write_bytes((fed / "sites/a/site.crt").read_bytes())
+    done = cli("cert", "show", "alone.crt")
+    assert done.code == 0
+    assert "not here" in done.out
+
+
+def _expire(fed: Path) -> None:
+    then = datetime.now(UTC) - timedelta(days=400)
+    Authority.load(fed).issue("a", now=then).save(fed / "sites/a/site.crt", fed / "sites/a/site.key")
+
+
+def _swap_keys(fed: Path) -> None:
+    (fed / "sites/a/site.key").write_bytes((fed / "sites/b/site.key").read_bytes())
+
+
+def _other_authority(fed: Path) -> None:
+    Authority.create("other").issue("a").save(fed / "sites/a/site.crt", fed / "sites/a/site.key")
+
+
+def _other_site(fed: Path) -> None:
+    for file in ("site.crt", "site.key"):
+        (fed / "sites/a" / file).write_bytes((fed / "sites/b" / file).read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("break_it", "words"),
+    [
+        (_expire, "expired on"),
+        (_swap_keys, "site.key is not its key"),
+        (_other_authority, "did not issue it"),
+        (_other_site, "for 'b', and the site beside it is 'a'"),
+    ],
+)
+def test_show_ends_with_1_and_says_why_when_a_certificate_will_not_do(
+    cli: Cli, fed: Path, break_it: object, words: str
+) -> None:
+    assert callable(break_it)
+    break_it(fed)
+    done = cli("cert", "show", "fed")
+    assert done.code == 1
+    assert words in done.out
+    assert cli("cert", "show", "fed", "--format", "json").code == 1
+    assert cli("cert", "show", "fed/sites/b/site.crt").code == 0
+
+
+def test_show_says_when_it_is_time_to_renew(cli: Cli, fed: Path) -> None:
+    cli("cert", "renew", "fed", "a", "--days", 20)
+    assert cli("cert", "show", "fed").out.count("(renew)") == 1
+
+
+def test_show_refuses_what_is_no_certificate(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "site.crt").write_text("hello")
+    cli("cert", "show", "empty").refused("no certificates")
+    cli("cert", "show", "site.crt").refused("site.crt is no certificate")
+    cli("cert", "show", "missing.crt").refused("missing.crt", "No such file")
