@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 import tramfl
-from tramfl.cli import compare, faults, plan, report, reproduce, run, scenarios
+from tramfl.cli import cert, compare, faults, init, plan, report, reproduce, run, scenarios
 from tramfl.cli.warn import warn_in_one_line
 from tramfl.notation import BadInput
 
@@ -53,6 +53,8 @@ app.add_typer(scenarios.app, name="scenarios")
 app.command("report")(report.report)
 app.command("figures")(report.figures)
 app.command("faults")(faults.faults)
+app.command("init")(init.init)
+app.add_typer(cert.app, name="cert")
 
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
