@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 import tramfl
-from tramfl.cli import cert, compare, faults, init, plan, report, reproduce, run, scenarios
+from tramfl.cli import cert, compare, faults, init, plan, report, reproduce, run, scenarios, watch
 from tramfl.cli.warn import warn_in_one_line
 from tramfl.notation import BadInput
 
@@ -50,6 +50,7 @@ app.command("compare")(compare.compare)
 app.command("reproduce")(reproduce.reproduce)
 app.command("plan")(plan.plan)
 app.add_typer(scenarios.app, name="scenarios")
+app.command("watch")(watch.watch)
 app.command("report")(report.report)
 app.command("figures")(report.figures)
 app.command("faults")(faults.faults)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -20,6 +20,9 @@ NOT_ENDED = "not ended"
 """Status of a run that left no summary: it is still running, or it was killed."""
 
 
+Clock = Literal["virtual", "real"]
+
+
 class Resolved(Struct, frozen=True):
     """What a run found out and wrote beside its settings; each part may be absent."""
 
@@ -28,6 +31,8 @@ class Resolved(Struct, frozen=True):
     labels: tuple[str | int, ...] = ()
     versions: dict[str, str] = {}
     cost: ModelCost | None = None
+    clock: Clock = "virtual"
+    """Whose seconds the rows count: the simulator's, or the wall's."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +98,9 @@ def load_run(folder: Path) -> Run:
         if not folder.is_dir():
             raise BadInput(f"{folder}: there is no such folder.")
         raise BadInput(f"{folder} is not a run: it lacks {CONFIG_FILE} or {ROUNDS_FILE}, which `tramfl run` writes.")
-    settings, resolved = _settings(folder / CONFIG_FILE)
+    settings, resolved = read_settings(folder / CONFIG_FILE)
     written = list(read_rows(folder / ROUNDS_FILE))
-    _check(written, folder / ROUNDS_FILE)
+    check_rows(written, folder / ROUNDS_FILE)
     rows = _that_count(written)
     path = folder / SUMMARY_FILE
     summary = _summary(path) if path.exists() else _summary_of(rows, settings, resolved)
@@ -106,7 +111,7 @@ def load_runs(folders: Iterable[Path]) -> list[Run]:
     """The runs of several folders; a folder of runs, as `compare` leaves, stands for all of them."""
     found: dict[Path, Path] = {}
     for folder in map(Path, folders):
-        inside = [folder] if _is_run(folder) else _runs_inside(folder)
+        inside = [folder] if _is_run(folder) else runs_inside(folder)
         if not inside:
             load_run(folder)  # raises, with the sentence that fits
         for run in inside:
@@ -180,7 +185,8 @@ def _is_run(folder: Path) -> bool:
     return (folder / CONFIG_FILE).is_file() and (folder / ROUNDS_FILE).is_file()
 
 
-def _runs_inside(folder: Path) -> list[Path]:
+def runs_inside(folder: Path) -> list[Path]:
+    """The folders with a run below a folder."""
     found = (path.parent for path in folder.rglob(CONFIG_FILE) if _is_run(path.parent)) if folder.is_dir() else ()
     return sorted(found, key=_natural)
 
@@ -190,7 +196,8 @@ def _natural(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", str(path))]
 
 
-def _settings(path: Path) -> tuple[Scenario, Resolved]:
+def read_settings(path: Path) -> tuple[Scenario, Resolved]:
+    """What a run's config.toml says: what was asked for, and what it came to."""
     table = read_toml(path)
     settings = settings_from(_known(table, Scenario), Scenario, str(path))
     return settings, settings_from(table.get("resolved", {}), Resolved, f"{path}, table `resolved`")
@@ -220,13 +227,14 @@ def _summary(path: Path) -> Summary:
     return summary
 
 
-def _check(rows: Sequence[Row], path: Path) -> None:
+def check_rows(rows: Sequence[Row], path: Path) -> None:
     """Refuse rows that contradict each other: no figure could be drawn from them."""
     if not rows:
         raise BadInput(f"{path} holds no round yet.")
     nodes, labels = len(rows[0].loads.flops), len(rows[0].used)
     for row in rows:
-        if (len(row.loads.flops), len(row.used), len(row.samples)) != (nodes, labels, labels):
+        counts = (len(row.loads.flops), len(row.loads.bandwidth), len(row.used), len(row.samples))
+        if counts != (nodes, nodes, labels, labels):
             raise BadInput(f"{path}: round {row.round} counts other nodes or labels than round {rows[0].round}.")
         if not all(0 <= node < nodes for node in (row.holder, row.node or 0)):
             raise BadInput(f"{path}: round {row.round} names a node that is not among its {nodes}.")

@@ -1,0 +1,29 @@
+"""`tramfl watch`: a run in the browser, while it goes on and afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tramfl.reporting.dashboard import FolderSource, serve
+from tramfl.reporting.dashboard.server import LOOPBACK
+
+
+def watch(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run, whether it goes on or has ended.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 0,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; any but this machine's own needs the token in the URL.")
+    ] = LOOPBACK,
+    token: Annotated[
+        str | None, typer.Option(help="What a watcher must show (default: drawn at random where one is needed).")
+    ] = None,
+) -> None:
+    """Watch a run in the browser: the model on its way between the sites, live or as a replay."""
+
+    def announce(url: str) -> None:
+        print(f"Watch {folder} at {url}\nPress Ctrl-C to stop; the run does not mind.", flush=True)
+
+    serve(FolderSource(folder), host, port, token, announce)
