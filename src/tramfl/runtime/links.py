@@ -1,0 +1,103 @@
+"""What both ends of a connection share: who they are, how messages are coded and how large they may be.
+
+Imports settings, wire and notation; with serving.py and calling.py the only place that knows gRPC.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+import grpc
+import msgspec
+from msgspec import Struct
+
+from tramfl.notation import BadInput
+
+SERVICE = "tramfl.Site"
+SITE_KEY = "tramfl-site"
+"""Metadata that names the speaker where there is no TLS to prove it."""
+SMALL_BYTES = 256 << 10
+"""Messages other than chunks; an assignment that weighs 100 sites takes some 20 KB."""
+MESSAGE_BYTES = 4 << 20
+"""gRPC itself ends a call with a larger message; what is smaller and still too large is refused, and logged, here."""
+KEEPALIVE_SECONDS = 10
+"""A peer that neither sends nor answers for so long ..."""
+KEEPALIVE_GRACE_SECONDS = 5
+"""... and does not answer a ping in these is gone: stopped, or behind a cut cable."""
+
+T = TypeVar("T")
+
+
+class Refusal(Exception):
+    """The peer, or this site, will not do what was asked; the message says why."""
+
+    def __init__(self, reason: str, code: grpc.StatusCode = grpc.StatusCode.FAILED_PRECONDITION) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+class Credentials(Struct, frozen=True):
+    """Who this site is and whom it trusts, all PEM."""
+
+    authorities: bytes
+    certificate: bytes
+    key: bytes
+    files: tuple[Path, Path, Path] | None = None
+    """Where they were read from: renewed files count from the next connection on."""
+
+    @classmethod
+    def from_files(cls, authorities: Path, certificate: Path, key: Path) -> Credentials:
+        """Read them; a file that cannot be read is named."""
+        files = (authorities, certificate, key)
+        try:
+            return cls(authorities.read_bytes(), certificate.read_bytes(), key.read_bytes(), files)
+        except OSError as error:
+            raise BadInput(f"{error.filename} cannot be read: {error.strerror}.") from None
+
+    def renewed(self) -> Credentials:
+        """The same from the files as they are now; as they were where they cannot be read, or are being replaced."""
+        if self.files is None:
+            return self
+        try:
+            return self.from_files(*self.files)
+        except BadInput:
+            return self
+
+
+def options(*more: tuple[str, object]) -> list[tuple[str, object]]:
+    """gRPC's settings for either end."""
+    return [
+        ("grpc.max_receive_message_length", MESSAGE_BYTES),
+        ("grpc.max_send_message_length", MESSAGE_BYTES),
+        ("grpc.max_metadata_size", 16 << 10),
+        ("grpc.absolute_max_metadata_size", 32 << 10),
+        ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_GRACE_SECONDS * 1000),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.max_frame_size", 1 << 20),
+        ("grpc.http2.lookahead_bytes", 4 << 20),
+        ("grpc.enable_retries", 0),
+        *more,
+    ]
+
+
+def encode(message: Struct) -> bytes:
+    """A message as it travels."""
+    return msgspec.msgpack.encode(message)
+
+
+def decode(content: bytes, kind: type[T], most: int = SMALL_BYTES) -> T:
+    """A message that came. Raises Refusal if it is none of this kind."""
+    if len(content) > most:
+        raise Refusal(f"a message of {len(content)} bytes is too large", grpc.StatusCode.INVALID_ARGUMENT)
+    try:
+        return msgspec.msgpack.decode(content, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        name = getattr(kind, "__name__", "reply")
+        raise Refusal(f"this is no {name}: {str(error)[:200]}", grpc.StatusCode.INVALID_ARGUMENT) from None
+
+
+def method(name: str) -> str:
+    """A method's full name."""
+    return f"/{SERVICE}/{name}"
