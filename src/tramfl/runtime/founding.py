@@ -278,7 +278,7 @@ authorities = {authorities}
 # Where data sets lie (default: $TRAMFL_DATA, or a cache).
 # data_dir = "data"
 
-# How the next round's load is predicted from the past: last, ewma, ar1.
+# How the next round's load is predicted from the past: blend, last, ewma, ar1.
 predictor = {predictor}
 # Cores to train on; all that are free if not given.
 # threads = 2

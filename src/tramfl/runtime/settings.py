@@ -1,6 +1,6 @@
 """What a federation is (`federation.toml`, the same at every site) and what a site is (`site.toml`).
 
-Imports config and notation. Paths in a file are relative to that file.
+Imports config, notation and predictors. Paths in a file are relative to that file.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from tramfl.circulation.phases import Limits
 from tramfl.config import Positive, Scenario, Whole, read_toml, settings_from
 from tramfl.notation import BadInput, NodeId
+from tramfl.runtime.predictors import predictor_names
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 """A site's name is also a name in its certificate."""
@@ -120,8 +121,9 @@ class SiteFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     share: Annotated[int, Meta(ge=0)] | None = None
     """Which share of the scenario's data set this site has; its number in the federation if not given."""
     data_dir: str | None = None
-    predictor: str = "ewma"
-    """How the next round's load is predicted from the past: last, ewma, ar1."""
+    predictor: str = "blend"
+    """How the next round's load is predicted from the past: last, ewma, ar1; or blend, within 2 % of the best of them
+    on each kind of load that benchmarks/predictors.py tries."""
     threads: Whole | None = None
     """Cores to train on; all that are free if not given."""
 
@@ -178,6 +180,10 @@ def read_site(path: Path) -> Site:
     federation.number_of(file.site)
     if file.listen is not None:
         host_and_port(file.listen, f"{path}: key `listen`")
+    if file.predictor not in predictor_names():
+        raise BadInput(
+            f"{path}: key `predictor` is {file.predictor!r}; choose one of {', '.join(predictor_names())}."
+        )
     return site
 
 
