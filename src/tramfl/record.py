@@ -1,13 +1,13 @@
 """The run's record: one row a round, as JSON lines; what reports, figures and the dashboard read.
 
-Durable and append-only: a row is whole or absent. Imports only notation and circulation.
+Durable and append-only: a row is whole or absent. Imports notation, config and circulation.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,7 +15,8 @@ from msgspec import Struct, field
 
 from tramfl.circulation.custody import Record
 from tramfl.circulation.phases import Outcome
-from tramfl.notation import BadInput, Candidate, ModelCost, NodeId
+from tramfl.config import Budget, Scenario
+from tramfl.notation import BadInput, Candidate, Ledger, ModelCost, NodeId
 
 CONFIG_FILE = "config.toml"
 ROUNDS_FILE = "rounds.jsonl"
@@ -66,6 +67,11 @@ class Row(Struct, frozen=True, kw_only=True):
     test_loss: float | None = None
     validation_loss: float | None = None
     """On the held-back samples of the node that trained."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """What has been trained up to and with this round."""
+        return Ledger(self.used, self.total_seconds, self.round)
 
 
 class Scores(Struct, frozen=True):
@@ -133,6 +139,46 @@ class Summary(Struct, frozen=True, kw_only=True):
     test_accuracy: float | None = None
     """As measured last."""
     cost: ModelCost
+
+
+def summary_of(scenario: Scenario, rows: Sequence[Row], cost: ModelCost, *, finished: bool) -> Summary:
+    """What a run with these rows has come to."""
+    measured = [row.test_accuracy for row in rows if row.test_accuracy is not None]
+    return Summary(
+        scenario=scenario.name,
+        policy=scenario.policy,
+        seed=scenario.seed,
+        status="finished" if finished else "interrupted",
+        rounds=len(rows),
+        skipped_rounds=sum(row.node is None for row in rows),
+        samples=sum(rows[-1].used) if rows else 0,
+        total_seconds=rows[-1].total_seconds if rows else 0.0,
+        compute_seconds=sum(row.compute_seconds for row in rows),
+        transfer_seconds=sum(row.transfer_seconds for row in rows),
+        idle_seconds=sum(row.idle_seconds for row in rows),
+        label_variance=rows[-1].label_variance if rows else 0.0,
+        largest_label_variance=max((row.label_variance for row in rows), default=0.0),
+        seconds_to_target={f"{target:g}": seconds_to(rows, target) for target in scenario.budget.targets},
+        test_accuracy=measured[-1] if measured else None,
+        cost=cost,
+    )
+
+
+def seconds_to(rows: Sequence[Row], target: float) -> float | None:
+    """T_total when the test accuracy first reached `target`."""
+    for row in rows:
+        if row.test_accuracy is not None and row.test_accuracy >= target:
+            return row.total_seconds
+    return None
+
+
+def past(budget: Budget, ledger: Ledger) -> bool:
+    """Whether a run that has come so far is at one of its limits."""
+    return (
+        (budget.rounds is not None and ledger.round >= budget.rounds)
+        or (budget.seconds is not None and ledger.seconds >= budget.seconds)
+        or (budget.samples is not None and ledger.samples >= budget.samples)
+    )
 
 
 class RowWriter:

@@ -12,7 +12,24 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 import tramfl
-from tramfl.cli import cert, compare, faults, init, plan, report, reproduce, run, scenarios, watch
+from tramfl.cli import (
+    cert,
+    compare,
+    faults,
+    init,
+    node,
+    orders,
+    plan,
+    preflight,
+    pull,
+    report,
+    reproduce,
+    run,
+    scenarios,
+    status,
+    up,
+    watch,
+)
 from tramfl.cli.warn import warn_in_one_line
 from tramfl.notation import BadInput
 
@@ -56,6 +73,15 @@ app.command("figures")(report.figures)
 app.command("faults")(faults.faults)
 app.command("init")(init.init)
 app.add_typer(cert.app, name="cert")
+app.command("preflight")(preflight.preflight)
+app.command("node")(node.node)
+app.command("up")(up.up)
+app.command("start")(orders.start)
+app.command("status")(status.status)
+app.command("pause")(orders.pause)
+app.command("resume")(orders.resume)
+app.command("stop")(orders.stop)
+app.command("pull")(pull.pull)
 
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]

@@ -121,7 +121,13 @@ def _resumed(
     after = changed(before, str(out), sets, **keys)
     if differs := difference(before, after, ignoring=(*LIMITS, "budget.targets")):
         raise BadInput(f"{out}: a run can be resumed with another budget, and with nothing else changed: {differs}.")
-    return after, out, folder.way()
+    way = folder.way()
+    if way.clock == "real":
+        raise BadInput(
+            f"{out} is the record of a real federation; replay it with tramfl run {out}/config.toml"
+            f" --loads {out}/rounds.jsonl."
+        )
+    return after, out, way
 
 
 def _play(request: Request, followers: list[str], quiet: bool) -> Summary:

@@ -59,7 +59,13 @@ class _Kept:
 class Learner:
     """Trains, keeps and scores models for every node of a simulated run."""
 
-    def __init__(self, scenario: Scenario, dataset: Dataset, network: nn.Module) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        dataset: Dataset,
+        network: nn.Module,
+        shares: Sequence[NodeShare] | None = None,
+    ) -> None:
         self._scenario = scenario
         self.classes = dataset.classes
         training = scenario.training
@@ -69,7 +75,8 @@ class Learner:
         kept = np.sort(order[: scenario.evaluation.test_samples])
         test = _on_device(dataset, dataset.test_images[kept], dataset.test_labels[kept], scenario, device)
         self._evaluator = Evaluator(test, subset=scenario.evaluation.subset)
-        shares = divide(dataset.train_labels, scenario.partition, generator(scenario.seed, Purpose.DIVIDE))
+        if shares is None:
+            shares = divide(dataset.train_labels, scenario.partition, generator(scenario.seed, Purpose.DIVIDE))
         self._sites = [self._site(share, dataset.train_labels, node) for node, share in enumerate(shares)]
         self._validation = [self._validation_order(share) for share in shares]
         self.held: Counts = np.array([site.held for site in self._sites], dtype=np.int64)
@@ -190,10 +197,11 @@ def build_learner(
     *,
     dataset: Dataset | None = None,
     network: nn.Module | Callable[..., nn.Module] | None = None,
+    shares: Sequence[NodeShare] | None = None,
     download: bool = True,
     report: Report | None = None,
 ) -> Learner:
-    """The learner of a scenario; `dataset` and `network` take the place of those the scenario names."""
+    """The learner of a scenario; `dataset`, `network` and `shares` take the place of what the scenario says."""
     data = dataset or load_dataset(scenario.dataset, data_folder(data_dir), download=download, report=report)
     training = scenario.training
     channels, height, width = data.input_shape
@@ -209,7 +217,7 @@ def build_learner(
     else:
         name = network_for(data.name, shape) if training.network == "auto" else training.network
         module = build_network(name, classes=len(data.classes), input_shape=shape, weights=weights, seed=seed)
-    return Learner(scenario, data, module)
+    return Learner(scenario, data, module, shares)
 
 
 def use_threads(threads: int) -> None:

@@ -87,6 +87,11 @@ def divide(labels: NDArray[np.int64], partition: Partition, rng: np.random.Gener
     return tuple(_share(part, labels, partition.validation_share) for part in parts)
 
 
+def whole_share(labels: NDArray[np.int64], partition: Partition) -> NodeShare:
+    """The share of a node that owns all of these samples."""
+    return _share(np.arange(len(labels), dtype=np.int64), labels, partition.validation_share)
+
+
 def share_counts(shares: Sequence[NodeShare], labels: NDArray[np.int64], classes: int) -> Counts:
     """l_ic of shares as dealt: training samples per node and label."""
     return np.stack([np.bincount(labels[share.train], minlength=classes) for share in shares]).astype(np.int64)

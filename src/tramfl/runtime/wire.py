@@ -102,6 +102,11 @@ class SiteReport(Struct, frozen=True, forbid_unknown_fields=True):
     held: tuple[int, ...] = ()
     labels: tuple[str, ...] = ()
     copies: tuple[Digest, ...] = ()
+    cost: ModelCost | None = None
+    settings: str = ""
+    """SHA-256 of the run's settings as this site has them."""
+    at: float = 0.0
+    """The site's clock."""
     incarnation: int = 0
     version: str = ""
 

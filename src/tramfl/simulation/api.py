@@ -11,9 +11,9 @@ import msgspec
 
 from tramfl.config import Scenario, as_table, settings_from
 from tramfl.notation import BadInput
-from tramfl.record import Row, Summary
+from tramfl.record import Row, Summary, seconds_to
 from tramfl.scheduling.policy import Policy
-from tramfl.simulation.experiment import Experiment, seconds_to
+from tramfl.simulation.experiment import Experiment
 from tramfl.simulation.loads import LoadSource
 from tramfl.simulation.play import Request, play
 from tramfl.simulation.scenarios import DEFAULT, scenario_from

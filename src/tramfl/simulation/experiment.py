@@ -11,20 +11,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
 from msgspec.structs import replace
 
 from tramfl.circulation.commands import CloseRound
 from tramfl.circulation.custody import Record, first_record
-from tramfl.config import Budget, Scenario
-from tramfl.notation import BadInput, Counts, Digest, Ledger, ModelCost, NodeId
-from tramfl.record import Row, Scores, Summary, row_of
+from tramfl.config import Scenario
+from tramfl.draws import first_holder
+from tramfl.notation import BadInput, Counts, Digest, ModelCost, NodeId
+from tramfl.record import Row, Scores, Summary, past, row_of, seconds_to, summary_of
 from tramfl.scheduling.policy import Policy, PolicySettings, policy_named
 from tramfl.simulation.loads import LoadSource, load_source
 from tramfl.simulation.world import Learner, NullLearner, World
-
-_STREAM = 103
-"""Keeps the draw of the first holder apart from every other use of the seed."""
 
 
 class Judge(Protocol):
@@ -139,10 +136,7 @@ class Experiment:
     @property
     def open_targets(self) -> tuple[float, ...]:
         """Targets not reached yet."""
-        return tuple(target for target, seconds in self._reached().items() if seconds is None)
-
-    def _reached(self) -> dict[float, float | None]:
-        return {t: seconds_to(self.rows, t) for t in self.scenario.budget.targets}
+        return tuple(t for t in self.scenario.budget.targets if seconds_to(self.rows, t) is None)
 
     @property
     def finished(self) -> bool:
@@ -150,30 +144,11 @@ class Experiment:
         budget = self.scenario.budget
         if self.setting.judge is not None and budget.targets and not self.open_targets:
             return True
-        return bool(self.rows) and past(budget, self.rows[-1])
+        return bool(self.rows) and past(budget, self.rows[-1].ledger)
 
     def summary(self) -> Summary:
         """What the run has come to so far."""
-        rows = self.rows
-        measured = [row.test_accuracy for row in rows if row.test_accuracy is not None]
-        return Summary(
-            scenario=self.scenario.name,
-            policy=self.scenario.policy,
-            seed=self.scenario.seed,
-            status="finished" if self.finished else "interrupted",
-            rounds=len(rows),
-            skipped_rounds=sum(row.node is None for row in rows),
-            samples=sum(rows[-1].used) if rows else 0,
-            total_seconds=rows[-1].total_seconds if rows else 0.0,
-            compute_seconds=sum(row.compute_seconds for row in rows),
-            transfer_seconds=sum(row.transfer_seconds for row in rows),
-            idle_seconds=sum(row.idle_seconds for row in rows),
-            label_variance=rows[-1].label_variance if rows else 0.0,
-            largest_label_variance=max((row.label_variance for row in rows), default=0.0),
-            seconds_to_target={f"{target:g}": seconds for target, seconds in self._reached().items()},
-            test_accuracy=measured[-1] if measured else None,
-            cost=self.setting.cost,
-        )
+        return summary_of(self.scenario, self.rows, self.setting.cost, finished=self.finished)
 
 
 def policy_settings(scenario: Scenario) -> PolicySettings:
@@ -181,34 +156,18 @@ def policy_settings(scenario: Scenario) -> PolicySettings:
     return PolicySettings(scenario.variance_limit, scenario.wait_seconds)
 
 
-def seconds_to(rows: Sequence[Row], target: float) -> float | None:
-    """T_total when the test accuracy first reached `target`."""
-    for row in rows:
-        if row.test_accuracy is not None and row.test_accuracy >= target:
-            return row.total_seconds
-    return None
-
-
-def past(budget: Budget, row: Row) -> bool:
-    """Whether a run with this last row is at one of its limits."""
-    return (
-        (budget.rounds is not None and row.round >= budget.rounds)
-        or (budget.seconds is not None and row.total_seconds >= budget.seconds)
-        or (budget.samples is not None and sum(row.used) >= budget.samples)
-    )
-
-
 def _begin(scenario: Scenario, setting: Setting, rows: Sequence[Row]) -> Record:
     """The record to start from: w_0 at every node and a holder drawn at random, or where `rows` left off."""
     nodes, labels = setting.held.shape
     if scenario.budget.rounds is None and scenario.budget.seconds is None and scenario.budget.samples is None:
         raise BadInput("the run has no limit: set at least one of budget.rounds, budget.seconds and budget.samples.")
-    holder = int(np.random.default_rng((scenario.seed, _STREAM)).integers(nodes))
-    record = first_record(scenario.name, holder, setting.initial, tuple(range(nodes)), labels)
+    record = first_record(
+        scenario.name, first_holder(scenario.seed, nodes), setting.initial, tuple(range(nodes)), labels
+    )
     if not rows:
         return record
     last = rows[-1]
-    ledger = Ledger(last.used, last.total_seconds, last.round)
+    ledger = last.ledger
     weights = replace(record.weights, since=ledger.seconds)
     safe = replace(record.safe, round=ledger.round, ledger=ledger, since=ledger.seconds)
     holder = last.holder if last.node is None else last.node

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import tomli_w
@@ -53,6 +53,10 @@ class Way(Struct, frozen=True, kw_only=True):
     """Whether it trains, or plays the schedule alone."""
     threads: int | None = None
     """Cores it trains on: the last digits depend on their number."""
+    clock: Literal["real"] | None = None
+    """real: a federation's record, in wall-clock seconds; it can be replayed, but not resumed."""
+    sites: tuple[str, ...] | None = None
+    """What a federation calls its nodes."""
 
 
 class RunFolder:
@@ -139,7 +143,7 @@ class RunFolder:
     def way(self) -> Way:
         """How the run that is here is played."""
         resolved = read_toml(self.path / CONFIG_FILE).get("resolved", {})
-        known = {key: resolved[key] for key in ("trained", "threads") if key in resolved}
+        known = {key: resolved[key] for key in Way.__struct_fields__ if key in resolved}
         return settings_from(known, Way, f"{self.path / CONFIG_FILE}, table `resolved`")
 
     def rows(self) -> list[Row]:

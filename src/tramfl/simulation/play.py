@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from tramfl.config import Budget, Scenario
 from tramfl.notation import BadInput, Counts
-from tramfl.record import MODEL_FILE, ROUNDS_FILE, Row
+from tramfl.record import MODEL_FILE, ROUNDS_FILE, Row, past
 from tramfl.scheduling.policy import Policy
-from tramfl.simulation.experiment import Experiment, Setting, past
+from tramfl.simulation.experiment import Experiment, Setting
 from tramfl.simulation.folder import RunFolder, Way
 from tramfl.simulation.loads import LoadSource
 from tramfl.simulation.setting import scheduling_only, with_training
@@ -166,7 +166,7 @@ def _take_up(
     _check_fit(folder, rows, setting)
     if learner is not None:
         rows, setting = _with_weights(folder, rows, setting, learner)
-    if any(past(budget, row) for row in rows[:-1]):
+    if any(past(budget, row.ledger) for row in rows[:-1]):
         raise BadInput(
             f"{folder.path} already has {len(rows)} rounds, more than this budget allows; give a larger budget,"
             " or another folder with --out."

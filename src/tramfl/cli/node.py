@@ -1,0 +1,73 @@
+"""`tramfl node`: be one site of a federation, until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tramfl.cli.federations import InsecureOption, run, runtime
+
+if TYPE_CHECKING:
+    from tramfl.runtime.journal import Journal
+    from tramfl.runtime.settings import Site
+    from tramfl.runtime.transport import Credentials
+
+
+def node(
+    file: Annotated[Path, typer.Argument(metavar="SITE.toml", help="The site's file.")],
+    metrics: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Serve Prometheus metrics on this port of loopback.")
+    ] = None,
+    insecure: InsecureOption = False,
+    with_parent: Annotated[
+        bool, typer.Option("--with-parent", hidden=True, help="End when standard input does.")
+    ] = False,
+) -> None:
+    """Be a site: answer the others, train when it is this site's turn, take over when the holder is lost.
+
+    The log goes to standard error, one JSON line an event.
+    """
+    from tramfl.runtime import handshakes
+    from tramfl.runtime.journal import Journal
+    from tramfl.runtime.settings import read_site
+
+    site = read_site(file)
+    with os.fdopen(os.dup(2), "wb", buffering=0) as out:
+        log = Journal(site.file.site, out)
+        # Before anything of gRPC is there: what its core refuses, it tells only its own log.
+        end = handshakes.watch(log)
+        try:
+            operating = runtime()
+            credentials = operating.site_credentials(site, insecure)
+            run(lambda: _be(site, credentials, log, metrics, with_parent))
+        finally:
+            end()
+
+
+async def _be(
+    site: Site, credentials: Credentials | None, log: Journal, metrics: int | None, with_parent: bool
+) -> None:
+    from tramfl.runtime.node import Node
+    from tramfl.runtime.registers import open_register
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    if with_parent:
+        threading.Thread(target=_outlived, args=(loop, stop), daemon=True).start()
+    register = open_register(site.federation, site.number)
+    await Node(site, register, credentials, log, metrics).run(stop)
+
+
+def _outlived(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    # Not through sys.stdin: a thread that waits in there keeps the interpreter from ending.
+    while os.read(0, 4096):
+        pass
+    loop.call_soon_threadsafe(stop.set)

@@ -1,0 +1,87 @@
+"""`tramfl pull`: fetch the newest safe model of a federation, and the record of its rounds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+from msgspec.structs import replace
+from rich.console import Console
+
+from tramfl.cli.federations import FEDERATION_FILE, FederationArgument, InsecureOption, operator, run
+from tramfl.cli.options import Format, FormatOption
+from tramfl.cli.report import write_report
+from tramfl.config import Cost, Scenario
+from tramfl.notation import BadInput, ModelCost
+from tramfl.record import MODEL_FILE, ROUNDS_FILE, Row, Summary, keep_whole_rows, summary_of
+from tramfl.simulation.experiment import Setting
+from tramfl.simulation.folder import RunFolder, Way
+
+if TYPE_CHECKING:
+    from tramfl.runtime.operating import FederationStatus, Operator
+
+
+def pull(
+    file: FederationArgument = FEDERATION_FILE,
+    out: Annotated[Path | None, typer.Option(help="Folder to write (default: runs/RUN).")] = None,
+    insecure: InsecureOption = False,
+    format: FormatOption = Format.text,
+) -> None:
+    """Fetch the newest safe model, and every round's record, from whichever sites have them."""
+
+    async def work() -> tuple[FederationStatus, Path, Summary]:
+        async with operator(file, insecure) as hand:
+            status = await hand.status()
+            if not status.answering:
+                raise BadInput(f"no site of {status.federation!r} answers; see tramfl status.")
+            if status.record is None:
+                raise BadInput(f"no run has begun in {status.federation!r}: there is no model to fetch.")
+            folder = out or Path("runs") / status.record.run
+            return status, folder, await collect(hand, status, folder)
+
+    status, folder, summary = run(work)
+    record = status.record
+    assert record is not None
+    if summary.rounds:
+        write_report([folder], folder)
+    told = {"folder": str(folder), "run": record.run, "safe_round": record.safe.round, "rounds": summary.rounds}
+    if format is Format.json:
+        print(json.dumps({**told, "digest": record.safe.digest}, indent=2))
+    else:
+        Console(highlight=False, markup=False, soft_wrap=True).print(
+            f"{folder}: the model of {record.run} after round {record.safe.round:,}, and {summary.rounds:,} rounds."
+        )
+
+
+async def collect(hand: Operator, status: FederationStatus, folder: Path) -> Summary:
+    """Write a run's folder as a simulation would leave it; an earlier pull of the same run is brought up to date."""
+    target = RunFolder(folder)
+    if target.holds_run and target.way().clock != "real":
+        target.check_free()
+    folder.mkdir(parents=True, exist_ok=True)
+    await hand.fetch(status, folder / MODEL_FILE, lambda _: None)
+    rows = await hand.rows(status)
+    return write_run(target, hand.federation.file.run, status, rows)
+
+
+def write_run(folder: RunFolder, scenario: Scenario, status: FederationStatus, rows: list[Row]) -> Summary:
+    """config.toml, rounds.jsonl and summary.json of a real run."""
+    reports = [site.report for site in status.sites]
+    told = next((r for r in reports if r is not None and r.cost is not None), None)
+    if told is None or told.cost is None:
+        raise BadInput("no site says what its model costs; see tramfl status.")
+    held = [r.held if r is not None else (0,) * len(told.held) for r in reports]
+    cost: ModelCost = told.cost
+    setting = Setting(np.array(held, dtype=np.int64), cost, told.labels)
+    # What a replay in simulation must charge: the real model's cost.
+    charged = replace(scenario, cost=Cost(flops_per_sample=cost.flops_per_sample, model_bits=cost.model_bits))
+    way = Way(trained=True, clock="real", sites=tuple(site.site for site in status.sites))
+    folder.describe(charged, setting, way)
+    keep_whole_rows(folder.path / ROUNDS_FILE, rows)
+    finished = status.record is not None and status.record.status == "stopped"
+    summary = summary_of(charged, rows, cost, finished=finished)
+    folder.conclude(summary)
+    return summary

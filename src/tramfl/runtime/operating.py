@@ -1,0 +1,195 @@
+"""An operator's hand on a federation: ask every site how it is, order one of them, fetch rows and the model.
+
+Nothing here reaches the register: sites do, and any one that answers will do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from tramfl.circulation.custody import Record
+from tramfl.config import read_toml
+from tramfl.notation import BadInput, NodeId
+from tramfl.record import Row
+from tramfl.runtime.register import Standing
+from tramfl.runtime.settings import OPERATOR, Federation, Site, host_and_port, is_loopback, read_federation, read_site
+from tramfl.runtime.transport import Credentials, Peers, Refusal, Unreachable
+from tramfl.runtime.wire import Answer, AskRows, Order, SiteReport
+
+ANSWER_SECONDS = 3.0
+START_SECONDS = 60.0
+ROWS_AT_ONCE = 200
+
+
+class SiteStatus(Struct, frozen=True, kw_only=True):
+    """One site, as it can be seen from here."""
+
+    site: str
+    address: str
+    alive: bool
+    """Whether its lease holds, as the sites that answer say."""
+    answers: bool
+    why_not: str | None = None
+    report: SiteReport | None = None
+
+
+class FederationStatus(Struct, frozen=True, kw_only=True):
+    """A federation, as it can be seen from here."""
+
+    federation: str
+    record: Record | None
+    revision: int | None
+    sites: tuple[SiteStatus, ...]
+
+    @property
+    def answering(self) -> tuple[NodeId, ...]:
+        """The numbers of the sites that answer."""
+        return tuple(number for number, site in enumerate(self.sites) if site.answers)
+
+
+class Operator:
+    """Acts on a federation from outside."""
+
+    def __init__(self, federation: Federation, me: str, credentials: Credentials | None) -> None:
+        self.federation = federation
+        self._peers = Peers(federation, me, credentials)
+
+    async def close(self) -> None:
+        """End all connections."""
+        await self._peers.close()
+
+    async def status(self) -> FederationStatus:
+        """Ask every site at once."""
+        answers = await asyncio.gather(*(self._ask(n) for n in range(len(self.federation.names))))
+        standings = [_standing(a) for a in answers if isinstance(a, Answer) and a.record]
+        newest = max(standings, key=_revision, default=None)
+        alive = newest.alive if newest is not None else frozenset()
+        versioned = newest.versioned if newest is not None else None
+        return FederationStatus(
+            federation=self.federation.file.name,
+            record=versioned.record if versioned is not None else None,
+            revision=versioned.revision if versioned is not None else None,
+            sites=tuple(
+                SiteStatus(
+                    site=entry.name,
+                    address=entry.address,
+                    alive=number in alive,
+                    answers=isinstance(answer, Answer),
+                    why_not=None if isinstance(answer, Answer) else answer,
+                    report=answer.report if isinstance(answer, Answer) else None,
+                )
+                for number, (entry, answer) in enumerate(zip(self.federation.file.site, answers, strict=True))
+            ),
+        )
+
+    async def _ask(self, node: NodeId) -> Answer | str:
+        try:
+            return await self._peers.order(node, Order("status"), ANSWER_SECONDS)
+        except (Unreachable, Refusal) as error:
+            return str(error)
+
+    async def order(self, order: Order, seconds: float = START_SECONDS) -> str:
+        """Have an order carried out by the first site that answers; BadInput where it cannot be."""
+        status = await self.status()
+        if not status.answering:
+            reasons = "; ".join(f"{s.site}: {s.why_not}" for s in status.sites)
+            raise BadInput(f"no site of {self.federation.file.name!r} answers ({reasons}).")
+        why = ""
+        for node in status.answering:
+            try:
+                answer = await self._peers.order(node, order, seconds)
+            except (Unreachable, Refusal) as error:
+                why = str(error)
+                continue
+            if not answer.done:
+                raise BadInput(answer.message)
+            return answer.message
+        raise BadInput(f"no site carried the order out ({why}).")
+
+    async def rows(self, status: FederationStatus, first: int = 1) -> list[Row]:
+        """The rows of the run from round `first` on."""
+        record = status.record
+        if record is None:
+            return []
+        found: list[Row] = []
+        decode = msgspec.json.Decoder(Row).decode
+        while first + len(found) <= record.round:
+            begin = first + len(found)
+            last = min(record.round, begin + ROWS_AT_ONCE - 1)
+            rows = await self._rows(status, AskRows(record.run, begin, last))
+            found += [decode(line) for line in rows]
+            if len(rows) < last - begin + 1:
+                break
+        return found
+
+    async def _rows(self, status: FederationStatus, ask: AskRows) -> tuple[bytes, ...]:
+        for node in status.answering:
+            try:
+                return (await self._peers.rows(node, ask, START_SECONDS)).lines
+            except (Unreachable, Refusal):
+                continue
+        raise BadInput("no site gives the rounds of the run; the register may be down, ask for the status.")
+
+    async def fetch(self, status: FederationStatus, to: Path, progress: Callable[[int], None]) -> Record:
+        """Fetch the newest safe weights from a site that has them."""
+        record = status.record
+        if record is None:
+            raise BadInput(f"no run has begun in {self.federation.file.name!r}: there is no model to fetch.")
+        why = "no site that has them answers"
+        for node in (n for n in record.safe.copies if n in status.answering):
+            try:
+                await self._peers.fetch(node, record.safe.digest, to, progress)
+            except (Unreachable, Refusal) as error:
+                why = f"{self.federation.names[node]}: {error}"
+                continue
+            return record
+        copies = ", ".join(self.federation.names[n] for n in record.safe.copies)
+        raise BadInput(f"the weights of round {record.safe.round} lie at {copies}, and cannot be fetched ({why}).")
+
+
+def operator_from(path: Path, insecure: bool) -> Operator:
+    """An operator with what lies beside `federation.toml` or `site.toml`."""
+    if isinstance(read_toml(path).get("site"), str):
+        site = read_site(path)
+        return Operator(site.federation, site.file.site, site_credentials(site, insecure))
+    federation = read_federation(path)
+    if insecure:
+        check_loopback(federation)
+        return Operator(federation, OPERATOR, None)
+    names = ("ca.crt", f"{OPERATOR}.crt", f"{OPERATOR}.key")
+    return Operator(federation, OPERATOR, Credentials.from_files(*map(federation.beside, names)))
+
+
+def site_credentials(site: Site, insecure: bool) -> Credentials | None:
+    """Who a site is; None, for everybody is trusted, only on loopback and only if asked for."""
+    if insecure:
+        check_loopback(site.federation)
+        return None
+    file = site.file
+    return Credentials.from_files(*map(site.beside, (file.authorities, file.certificate, file.key)))
+
+
+def check_loopback(federation: Federation) -> None:
+    """Refuse to do without certificates on any real network."""
+    for entry in federation.file.site:
+        host, _ = host_and_port(entry.address, str(federation.path))
+        if not is_loopback(host):
+            raise BadInput(
+                f"--insecure is for loopback only, and site {entry.name!r} is at {entry.address}; use certificates."
+            )
+
+
+def _standing(answer: Answer) -> Standing:
+    try:
+        return msgspec.msgpack.decode(answer.record, type=Standing)
+    except msgspec.MsgspecError:
+        return Standing(None, frozenset())
+
+
+def _revision(standing: Standing) -> int:
+    return standing.versioned.revision if standing.versioned is not None else -1

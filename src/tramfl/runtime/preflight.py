@@ -1,0 +1,192 @@
+"""What could keep a site from taking part, checked before it starts: each finding says what to fix."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from tramfl.notation import BadInput, NodeId
+from tramfl.runtime.certificates import describe, unfit
+from tramfl.runtime.operating import site_credentials
+from tramfl.runtime.orders import digest_of_settings
+from tramfl.runtime.register import Silent
+from tramfl.runtime.registers import open_register
+from tramfl.runtime.settings import Site, host_and_port
+from tramfl.runtime.transport import Peers, Refusal, Unreachable
+from tramfl.runtime.wire import Order, SiteReport
+from tramfl.runtime.workshop import Build, WorkFailed, Workshop
+
+PEER_SECONDS = 3.0
+SKEW_SECONDS = 2.0
+"""Clocks further apart make certificates fail early and lost time look longer than it was."""
+COPIES = 6
+"""Weights that a site may hold at once: newest, safe, in training, arriving, twice over."""
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """One thing that was looked at."""
+
+    check: str
+    good: bool
+    message: str
+    """What was found, and what to do where it is not good."""
+
+
+async def preflight(site: Site, insecure: bool) -> AsyncIterator[Finding]:
+    """Look at everything, in the order in which it would fail."""
+    certificates = _certificates(site, insecure)
+    yield certificates
+    yield _port(site)
+    yield await _register(site)
+    model, size = await _model(site)
+    yield model
+    yield _disk(site, size)
+    if certificates.good:
+        async for finding in _peers(site, insecure):
+            yield finding
+
+
+def _good(check: str, message: str) -> Finding:
+    return Finding(check=check, good=True, message=message)
+
+
+def _bad(check: str, message: str) -> Finding:
+    return Finding(check=check, good=False, message=message)
+
+
+def _certificates(site: Site, insecure: bool) -> Finding:
+    try:
+        credentials = site_credentials(site, insecure)
+        if credentials is None:
+            return _good("certificates", "none, as asked for")
+        host, _ = host_and_port(site.address, "address")
+        wrong = unfit(credentials.certificate, credentials.key, credentials.authorities, site.file.site, (host,))
+        days = describe(credentials.certificate).days_left
+    except BadInput as error:
+        return _bad("certificates", str(error))
+    if wrong:
+        return _bad("certificates", f"{' '.join(wrong)} Have another issued with tramfl cert.")
+    return _good("certificates", f"valid for {days:.0f} more days")
+
+
+def _port(site: Site) -> Finding:
+    host, port = host_and_port(site.listen, "listen")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            hint = "is this site running already?" if site_is_running(site) else "use another port or `listen`."
+            return _bad("port", f"{site.listen} cannot be listened on: {error.strerror}; {hint}")
+    return _good("port", f"{site.listen} is free")
+
+
+def site_is_running(site: Site) -> bool:
+    """Whether a process of this site holds its lock."""
+    import fcntl  # noqa: PLC0415 - not on every system
+
+    try:
+        with (site.beside(site.file.state) / "lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+async def _register(site: Site) -> Finding:
+    kind = site.federation.file.register.kind
+    try:
+        register = open_register(site.federation, site.number)
+    except BadInput as error:
+        return _bad("register", str(error))
+    try:
+        standing = await register.look()
+    except Silent as error:
+        return _bad("register", f"{kind} does not answer: {error}; see [register] in {site.federation.path}.")
+    except BadInput as error:
+        return _bad("register", str(error))
+    finally:
+        await register.close()
+    versioned = standing.versioned
+    run = f"run {versioned.record.run} is {versioned.record.status}" if versioned is not None else "no run yet"
+    return _good("register", f"{kind} answers: {run}")
+
+
+async def _model(site: Site) -> tuple[Finding, int]:
+    """Load model and data as the site would, in a process of their own."""
+    workshop = Workshop(Build.of(site))
+    try:
+        with tempfile.TemporaryDirectory() as place:
+            built = await workshop.open()
+            made = await workshop.make_initial(Path(place) / "initial.safetensors")
+    except (BadInput, WorkFailed) as error:
+        return _bad("model and data", str(error)), 0
+    finally:
+        await workshop.close()
+    held = ", ".join(f"{name}: {count:,}" for name, count in zip(built.labels, built.held, strict=True) if count)
+    if not any(built.held):
+        return _bad("model and data", "the site's data has no training samples; it could never train."), made.size
+    told = f"{made.size / 1e6:,.2f} MB of weights, {built.flops / 1e9:,.2f} GFLOPS in a short trial; holds {held}"
+    return _good("model and data", told), made.size
+
+
+def _disk(site: Site, size: int) -> Finding:
+    place = site.beside(site.file.state)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=place) as file:
+            file.write(b"x")
+            file.flush()
+            os.fsync(file.fileno())
+        free = shutil.disk_usage(place).free
+    except OSError as error:
+        return _bad("disk", f"{place} cannot be written: {error.strerror}; set `state` in {site.path}.")
+    if free < COPIES * size:
+        return _bad("disk", f"{place} has {free / 1e6:,.0f} MB free; the run needs {COPIES * size / 1e6:,.0f} MB.")
+    return _good("disk", f"{place} has {free / 1e9:,.1f} GB free")
+
+
+async def _peers(site: Site, insecure: bool) -> AsyncIterator[Finding]:
+    peers = Peers(site.federation, site.file.site, site_credentials(site, insecure))
+    try:
+        others = [n for n in range(len(site.federation.names)) if n != site.number]
+        for finding in await asyncio.gather(*(_peer(site, peers, n) for n in others)):
+            yield finding
+    finally:
+        await peers.close()
+
+
+async def _peer(site: Site, peers: Peers, node: NodeId) -> Finding:
+    entry = site.federation.file.site[node]
+    check = f"peer {entry.name}"
+    began = time.time()
+    try:
+        answer = await peers.order(node, Order("status"), PEER_SECONDS)
+    except Unreachable as error:
+        return _bad(check, f"{entry.address} does not answer ({error}); is it started, and is its port open?")
+    except Refusal as error:
+        return _bad(check, f"{entry.address} refuses this site: {error}")
+    report = answer.report
+    if report is None:
+        return _bad(check, f"{entry.address} answers, but does not say what it is.")
+    return _compared(site, check, report, began, time.time())
+
+
+def _compared(site: Site, check: str, report: SiteReport, began: float, ended: float) -> Finding:
+    skew = max(began - report.at, report.at - ended, 0.0)
+    if skew > SKEW_SECONDS:
+        return _bad(check, f"its clock is {skew:,.1f} s off from this one; keep both by NTP.")
+    if report.settings != digest_of_settings(site.federation.file.run):
+        return _bad(check, "its [run] settings differ from this site's; give both the same federation.toml.")
+    return _good(check, f"answers in {1000 * (ended - began):,.0f} ms, clocks agree")

@@ -1,0 +1,216 @@
+"""The process in which a site trains: PyTorch and the site's own code live there, and only there.
+
+Apart from the site's process, so that training never holds up a transfer or a lease, and so that code which hangs or
+crashes can be ended without ending the site. The two talk in msgpack, each message after its length in four bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from tramfl.config import Scenario
+from tramfl.notation import BadInput, Digest, ModelCost, NodeId
+from tramfl.record import Scores
+from tramfl.runtime.settings import Site
+
+LENGTH = struct.Struct("<I")
+"""Comes before every message."""
+
+
+class Build(Struct, frozen=True, tag=True):
+    """Load model and data."""
+
+    scenario: Scenario
+    node: NodeId
+    nodes: int
+    name: str
+    app: str | None
+    share: int | None
+    data_dir: str | None
+    threads: int | None
+
+    @classmethod
+    def of(cls, site: Site) -> Build:
+        """What a site's files say."""
+        file, federation = site.file, site.federation
+        return cls(
+            federation.file.run,
+            site.number,
+            len(federation.names),
+            file.site,
+            file.app,
+            file.share,
+            str(site.beside(file.data_dir)) if file.data_dir else None,
+            file.threads,
+        )
+
+
+class MakeInitial(Struct, frozen=True, tag=True):
+    """Write w_0."""
+
+    to: str
+
+
+class TrainOn(Struct, frozen=True, tag=True):
+    """Train the weights in a file and write the new ones to another."""
+
+    parent: str
+    samples: tuple[int, ...]
+    round: int
+    to: str
+
+
+class Score(Struct, frozen=True, tag=True):
+    """Test the weights in a file."""
+
+    weights: str
+    targets: tuple[float, ...]
+
+
+Request = Build | MakeInitial | TrainOn | Score
+
+
+class Built(Struct, frozen=True, tag=True):
+    """Model and data are there."""
+
+    labels: tuple[str, ...]
+    held: tuple[int, ...]
+    cost: ModelCost
+    flops: float
+    """What this machine did in a short trial."""
+
+
+class Made(Struct, frozen=True, tag=True):
+    """New weights lie in the file that was asked for."""
+
+    digest: Digest
+    size: int
+    seconds: float
+
+
+class Scored(Struct, frozen=True, tag=True):
+    """How good they are."""
+
+    scores: Scores
+
+
+class Failed(Struct, frozen=True, tag=True):
+    """It could not be done."""
+
+    reason: str
+    expected: bool
+    """Whether the reason is a sentence for the operator (bad input), or a fault of the site's code."""
+
+
+Result = Built | Made | Scored | Failed
+R = TypeVar("R", Built, Made, Scored)
+
+
+class WorkFailed(Exception):
+    """The workshop could not do what it was asked."""
+
+
+class Workshop:
+    """The site's side; `bench.py` is the other."""
+
+    def __init__(self, build: Build) -> None:
+        self._build = build
+        self._process: asyncio.subprocess.Process | None = None
+        self._turn = asyncio.Lock()
+        self._reopening: asyncio.Task[None] | None = None
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._decode = msgspec.msgpack.Decoder(Result).decode
+
+    @property
+    def pid(self) -> int | None:
+        """The process, while there is one."""
+        return self._process.pid if self._process is not None else None
+
+    async def open(self) -> Built:
+        """Start the process and let it load model and data."""
+        async with self._turn:
+            return await self._start()
+
+    async def make_initial(self, to: Path) -> Made:
+        """w_0, in a file."""
+        return await self._ask(MakeInitial(str(to)), Made)
+
+    async def train(self, parent: Path, samples: Sequence[int], round_: int, to: Path) -> Made:
+        """Step 4."""
+        return await self._ask(TrainOn(str(parent), tuple(samples), round_, str(to)), Made)
+
+    async def score(self, weights: Path, targets: Sequence[float]) -> Scores:
+        """Test weights."""
+        return (await self._ask(Score(str(weights), tuple(targets)), Scored)).scores
+
+    async def close(self) -> None:
+        """End the process."""
+        if self._reopening is not None and self._reopening is not asyncio.current_task():
+            self._reopening.cancel()
+        process, self._process = self._process, None
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def _ask(self, request: Request, kind: type[R]) -> R:
+        """One request, one result. Whoever stops waiting leaves a process that nobody listens to: it is ended."""
+        async with self._turn:
+            if self._process is None or self._process.returncode is not None:
+                await self._start()
+            try:
+                return await self._exchange(request, kind)
+            except (asyncio.CancelledError, EOFError, OSError, msgspec.DecodeError) as error:
+                await self.close()
+                # Loading takes a while: the next training should not have to wait for it.
+                self._reopening = asyncio.create_task(self._reopen())
+                if isinstance(error, asyncio.CancelledError):
+                    raise
+                raise WorkFailed("the process that trains has died; it is started anew") from None
+
+    async def _reopen(self) -> None:
+        async with self._turn:
+            if self._process is None:
+                with contextlib.suppress(WorkFailed, BadInput):
+                    await self._start()
+
+    async def _start(self) -> Built:
+        await self.close()
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            "from tramfl.runtime.bench import main; main()",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        try:
+            return await self._exchange(self._build, Built)
+        except (EOFError, OSError) as error:
+            await self.close()
+            raise WorkFailed(f"the process that trains died while it loaded model and data ({error})") from None
+
+    async def _exchange(self, request: Request, kind: type[R]) -> R:
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        message = self._encode(request)
+        process.stdin.write(LENGTH.pack(len(message)) + message)
+        await process.stdin.drain()
+        (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
+        result = self._decode(await process.stdout.readexactly(length))
+        if isinstance(result, Failed):
+            if result.expected:
+                raise BadInput(result.reason)
+            raise WorkFailed(result.reason)
+        assert isinstance(result, kind)
+        return result
