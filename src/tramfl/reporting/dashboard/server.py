@@ -147,7 +147,7 @@ class _Server(ThreadingHTTPServer):
 def _listen(host: str, port: int, feed: Feed, token: str | None) -> _Server:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except OSError:
+    except (OSError, UnicodeError):
         raise BadInput(f"--host {host}: no such address here; leave it out for this machine alone.") from None
     try:
         return _Server(family, address, feed, token)
@@ -169,6 +169,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """The page, or what has changed."""
+        if self.server.feed.closing.is_set():  # a connection from before the end
+            self.close_connection = True
+            return
         path, _, query = self.path.partition("?")
         asked = {key: values[-1] for key, values in parse_qs(query).items()}
         if not self._may_look(asked.get("token", "")):

@@ -156,9 +156,14 @@ function drawNumbers(scene, done) {
   set("n-rate", row && row.total > 0 ? grouped(row.all / row.total) : "–");
   set("n-variance", grouped(row ? row.variance : 0));
   $("n-variance").classList.toggle("over", row !== null && run.now.variance_limit !== null && row.variance > run.now.variance_limit * (1 + 1e-9));
-  let i = done - 1;
-  while (i >= 0 && run.rows[i].accuracy === null && done - i < 500) i -= 1;
-  set("n-accuracy", i >= 0 && run.rows[i].accuracy !== null ? percent(run.rows[i].accuracy) : "–");
+  const measured = lastWith("accuracy", done);
+  set("n-accuracy", measured ? percent(measured.accuracy) : "–");
+}
+
+// The newest of the first `done` rounds in which something was measured.
+function lastWith(quantity, done) {
+  for (let i = done - 1; i >= Math.max(0, done - 500); i--) if (run.rows[i][quantity] !== null) return run.rows[i];
+  return null;
 }
 
 function siteRow(i) {
@@ -241,8 +246,9 @@ function tellFigures(done, at) {
   if (told === key || !everySo(at, toldAt, 1000)) return;
   [told, toldAt] = [key, at];
   const row = done ? run.rows[done - 1] : null, over = run.clock === "real" ? "seconds" : "virtual seconds";
-  charts.accuracy.tell(row && row.accuracy !== null ? `${percent(row.accuracy)} after ${seconds(row.total)}; over ${over}.` : `Over ${over}.`);
-  charts.loss.tell(row && row.loss !== null ? `Test loss ${digits(row.loss)}; grey: at the site that trained. Over rounds.` : "Over rounds.");
+  const accurate = lastWith("accuracy", done), lossy = lastWith("loss", done);
+  charts.accuracy.tell(accurate ? `${percent(accurate.accuracy)} after ${seconds(accurate.total)}; over ${over}.` : `Over ${over}.`);
+  charts.loss.tell(lossy ? `Test loss ${digits(lossy.loss)}; grey: at the site that trained.` : "Over rounds.");
   charts.rate.tell(`Of the whole run, over ${over}.`);
   charts.variance.tell(row ? `${grouped(row.variance)} at round ${grouped(row.round)}, over rounds.` : "Over rounds.");
   balance.tell(row ? `${grouped(Math.min(...row.used))} to ${grouped(Math.max(...row.used))}; grey: mean ± √V.` : "Grey: mean ± √V.");

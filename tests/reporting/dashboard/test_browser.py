@@ -1,0 +1,431 @@
+"""The pages as a browser shows them: Debian's Chromium, driven by Playwright; nothing but this machine is reached."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from msgspec.structs import replace
+
+from tests.conftest import Process, ended, wait_for_rows
+from tests.reporting.dashboard.conftest import LOST, Watch, append, rows_of, watching, with_takeover, write_rows
+from tests.system_parts import require
+from tramfl.record import ROUNDS_FILE, Row
+from tramfl.reporting import load_run, write_page
+from tramfl.reporting.dashboard import FolderSource, Now, SiteNow
+
+sync_api = pytest.importorskip("playwright.sync_api")
+
+MakeRun = Callable[..., Path]
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+]
+HOSTILE = "</script><img src=x onerror=\"document.title='pwned';alert(1)\"><b>&amp;"
+SIDEWAYS = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    chromium = require("chromium")
+    with sync_api.sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield found
+        found.close()
+
+
+class Tab:
+    """A page in a browser window of its own, with all that went wrong in it."""
+
+    def __init__(self, context: Any) -> None:
+        self.page = context.new_page()
+        self.asked: list[str] = []
+        self.wrong: list[str] = []
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("dialog", self._refuse)
+
+    def _refuse(self, dialog: Any) -> None:
+        self.wrong.append(dialog.message)
+        dialog.dismiss()
+
+    def open(self, url: str) -> Tab:
+        self.page.goto(url)
+        self.until("document.documentElement.dataset.ready === 'true'")
+        return self
+
+    def get(self, expression: str) -> Any:
+        return self.page.evaluate(expression)
+
+    def until(self, expression: str) -> None:
+        """Wait for a condition; patiently, as the machine may be busy."""
+        for _ in range(600):
+            if self.page.evaluate(expression):
+                return
+            self.page.wait_for_timeout(50)
+        raise AssertionError(f"never came true: {expression}; {self.wrong}; {self.page.inner_text('body')[:2000]}")
+
+    def text(self, selector: str) -> str:
+        return str(self.page.inner_text(selector))
+
+    def state(self, name: str) -> Any:
+        return self.page.evaluate(f"tramfl.state().{name}")
+
+    def scrub(self, done: int) -> None:
+        self.page.evaluate(
+            f"(() => {{ const s = document.getElementById('scrub'); s.value = {done};"
+            " s.dispatchEvent(new Event('input')); })()"
+        )
+        self.until(f"document.getElementById('place').textContent.startsWith('{done} /')")
+
+
+@pytest.fixture
+def tab(browser: Any) -> Iterator[Callable[..., Tab]]:
+    """Opens windows of any size and taste; they may ask nobody but this machine, and nothing may go wrong in them."""
+    contexts, tabs = [], []
+
+    def open_window(width: int = 1280, height: int = 900, **taste: Any) -> Tab:
+        contexts.append(browser.new_context(viewport={"width": width, "height": height}, **taste))
+        tabs.append(Tab(contexts[-1]))
+        return tabs[-1]
+
+    yield open_window
+    for each in tabs:
+        assert {urlsplit(url).hostname for url in each.asked if not url.startswith(("data:", "file:", "blob:"))} <= {
+            "127.0.0.1"
+        }
+        assert each.wrong == []
+    for context in contexts:
+        context.close()
+
+
+Window = Callable[..., Tab]
+
+
+def test_the_report_of_a_finished_run_draws_every_figure(make_run: MakeRun, tab: Window, tmp_path: Path) -> None:
+    page = write_page([load_run(make_run())], tmp_path / "report.html")
+    window = tab(1280, 9000).open(page.as_uri())
+    window.until("document.querySelectorAll('.plot .main-svg').length >= 8")
+    assert window.page.is_hidden("#trouble")
+    window.page.get_by_role("button", name="Later rounds").click()
+    assert "51 to 60 of 60" in window.text("#rounds")
+    small = tab(390, 844, color_scheme="dark").open(page.as_uri())
+    assert not small.get(SIDEWAYS)
+    assert small.get("getComputedStyle(document.body).backgroundColor") != window.get(
+        "getComputedStyle(document.body).backgroundColor"
+    )
+
+
+def test_rounds_appear_by_themselves_from_before_the_first(make_run: MakeRun, watch: Watch, tab: Window) -> None:
+    folder = make_run(rounds=12, summary=False)
+    rows = rows_of(folder)
+    write_rows(folder, [])
+    window = tab().open(watch(folder).url)
+    window.until("document.getElementById('now-what').textContent === 'Waiting for the first round.'")
+    assert window.text("#status") == "Running"
+    assert window.page.locator("#sites tr").count() == 5
+    append(folder, rows[:3])
+    window.until("document.getElementById('place').textContent === '3 / 3'")
+    for row in rows[3:]:
+        append(folder, [row])
+    window.until("document.getElementById('place').textContent === '12 / 12'")
+    assert "Round 13 is being worked out." in window.text("#now-what")
+    newest = window.page.locator("#log li").first
+    assert rows[-1].decision.reason in newest.inner_text()
+    assert window.text("#n-accuracy") == f"{round(100 * (rows[-1].test_accuracy or 0), 1):g} %"
+    fetched = [url for url in window.asked if "/changes" in url]
+    assert "after=3" in " ".join(fetched)  # rows that were there are not asked for again
+
+
+def test_a_real_run_is_followed_to_its_end(
+    process: Process, slow_rounds: dict[str, str], watch: Watch, tab: Window, tmp_path: Path
+) -> None:
+    running = process("run", "--no-training", "--rounds", 25, "--out", "run", "--quiet", **slow_rounds)
+    wait_for_rows(tmp_path / "run", 2)
+    window = tab().open(watch(tmp_path / "run").url)
+    assert window.text("#status") == "Running"
+    window.until("tramfl.state().following && tramfl.state().at > 3")
+    assert ended(running).code == 0
+    window.until("document.getElementById('status').textContent === 'Finished' && tramfl.state().at === 25")
+    assert "samples in round 25." in window.text("#now-what") or "waited in round 25." in window.text("#now-what")
+    assert window.page.is_hidden("#live")
+
+
+def test_the_page_survives_a_restart_of_the_server(make_run: MakeRun, tab: Window) -> None:
+    folder = make_run(rounds=20, summary=False)
+    rows = rows_of(folder)
+    write_rows(folder, rows[:10])
+    with watching(FolderSource(folder)) as first:
+        port = first.port
+        window = tab().open(first.url)
+        window.until("tramfl.state().rows === 10")
+    window.until("document.getElementById('status').textContent === 'Lost contact'")
+    assert "tries again by itself" in window.text("#trouble")
+    append(folder, rows[10:])
+    with watching(FolderSource(folder), port=port):
+        window.until("tramfl.state().rows === 20 && tramfl.state().contact === 'held'")
+        assert window.page.is_hidden("#trouble")
+        again = [url for url in window.asked if "after=10" in url]
+        assert again  # it went on where it was
+
+
+def test_a_run_in_place_of_another_is_shown_from_its_beginning(make_run: MakeRun, watch: Watch, tab: Window) -> None:
+    folder = make_run(rounds=20)
+    window = tab().open(watch(folder).url)
+    window.until("tramfl.state().rows === 20")
+    for path in folder.iterdir():
+        path.unlink()
+    make_run(rounds=7, policy="random", scenario="another", seed=4)
+    window.until("tramfl.state().rows === 7 && document.getElementById('title').textContent === 'another'")
+    assert "random" in window.text("#facts")
+    assert window.page.locator("#log li").count() == 7
+
+
+def test_a_finished_run_is_replayed(make_run: MakeRun, watch: Watch, tab: Window) -> None:
+    window = tab().open(watch(make_run(rounds=30)).url)
+    window.until("document.getElementById('status').textContent === 'Finished' && tramfl.state().at === 30")
+    assert not window.state("playing")
+    window.page.get_by_label("Speed").select_option("1")
+    window.page.get_by_role("button", name="Play").click()
+    window.until("tramfl.state().playing && tramfl.state().at > 0 && tramfl.state().at < 30")
+    window.page.get_by_role("button", name="Pause").click()
+    held = window.state("at")
+    window.page.wait_for_timeout(300)
+    assert window.state("at") == held
+    assert window.page.locator("#log li").count() == int(held) + (held > int(held))
+    window.scrub(12)
+    assert window.text("#n-round") == "12"
+    window.page.get_by_role("button", name="One round on").click()
+    window.until("tramfl.state().at === 13")
+    window.page.get_by_role("button", name="One round back").click()
+    window.until("tramfl.state().at === 12")
+    window.page.get_by_label("Speed").select_option("1000")
+    window.page.get_by_role("button", name="Play").click()
+    window.until("tramfl.state().at === 30 && !tramfl.state().playing")
+    assert window.page.get_by_role("button", name="Play").is_visible()
+    window.page.get_by_role("button", name="Show round 29").click()
+    window.until("tramfl.state().at === 29")
+
+
+def slow_hop(row: Row) -> Row:
+    return replace(row, holder=0, node=1, transfer_seconds=40.0, compute_seconds=10.0, idle_seconds=0.0)
+
+
+TRAM = "document.querySelector('.tram').getAttribute('transform')"
+
+
+def test_the_tram_glides_from_site_to_site_while_the_model_is_sent(
+    make_run: MakeRun, watch: Watch, tab: Window
+) -> None:
+    folder = make_run(rounds=2)
+    write_rows(folder, [slow_hop(row) for row in rows_of(folder)])
+    window = tab().open(watch(folder).url)
+    window.page.get_by_label("Speed").select_option("10")
+    window.page.get_by_role("button", name="Play").click()
+    window.until("document.getElementById('now-what').textContent === 'Node 0 sends the model to node 1.'")
+    places = set()
+    for _ in range(40):
+        places.add(window.get(TRAM))
+        window.page.wait_for_timeout(20)
+    assert len(places) > 5
+    assert "40.0 s" in window.text("#now-more")
+    bar = window.page.get_by_role("progressbar")
+    assert 0 <= int(bar.get_attribute("aria-valuenow")) <= 100
+    window.until("document.getElementById('now-what').textContent.startsWith('Node 1 trains')")
+
+
+def test_with_reduced_motion_the_tram_leaps(make_run: MakeRun, watch: Watch, tab: Window) -> None:
+    folder = make_run(rounds=2)
+    write_rows(folder, [slow_hop(row) for row in rows_of(folder)])
+    window = tab(reduced_motion="reduce").open(watch(folder).url)
+    window.page.get_by_label("Speed").select_option("10")
+    window.page.get_by_role("button", name="Play").click()
+    places = set()
+    for _ in range(60):
+        places.add(window.get(TRAM))
+        window.page.wait_for_timeout(20)
+    assert len(places) <= 3  # at the first stop, between the two, at the second
+
+
+def test_a_dead_site_looks_dead_and_a_takeover_is_told(make_run: MakeRun, watch: Watch, tab: Window) -> None:
+    folder = make_run(rounds=20)
+    write_rows(folder, with_takeover(rows_of(folder), at=12))
+    window = tab().open(watch(folder).url)
+    window.until("tramfl.state().rows === 20")
+    window.scrub(12)
+    assert window.page.locator("#map g.dead").count() == 0
+    assert window.page.locator("#log li.undone").count() == 0
+    window.scrub(13)
+    assert window.page.locator("#map g.dead").count() == 1
+    assert window.text("#sites tr.dead").startswith(f"node {LOST}")
+    assert "does not report" in window.text("#sites tr.dead")
+    told = window.page.locator("#log li").first.inner_text()
+    assert f"Node {LOST} no longer reports." in told
+    assert re.search(rf"Takeover: node \d took the model over from node {LOST} \(epoch 2\)\.", told)
+    assert "2 rounds were lost and are done again." in told
+    assert window.page.locator("#log li.undone").count() == 2
+    assert f"node {LOST} does not report" in window.get("document.querySelector('#map title').textContent")
+
+
+def test_hostile_text_in_a_run_file_stays_text(make_run: MakeRun, watch: Watch, tab: Window) -> None:
+    resolved = {"labels": [HOSTILE + str(c) for c in range(10)], "held": [[1] * 10] * 5}
+    folder = make_run(
+        rounds=8, scenario=HOSTILE, policy=HOSTILE, reason=HOSTILE.replace("{", "{{"), resolved=resolved
+    )
+    window = tab().open(watch(folder).url)
+    window.until("tramfl.state().rows === 8")
+    window.scrub(4)
+    assert window.get("document.querySelectorAll('img, b, iframe').length") == 0
+    assert window.get("document.scripts.length") == 1
+    assert window.text("h1") == HOSTILE
+    assert HOSTILE in window.page.locator("#log li").first.inner_text()
+    assert "pwned" in window.page.title()  # as text, and not as what it would have set it to
+    assert window.page.title() != "pwned"
+    assert not window.get(SIDEWAYS)
+
+
+def test_a_broken_line_is_told_and_what_came_before_is_shown(make_run: MakeRun, watch: Watch, tab: Window) -> None:
+    folder = make_run(rounds=4)
+    with (folder / ROUNDS_FILE).open("ab") as file:
+        file.write(b"<script>alert(1)</script>\n")
+    window = tab().open(watch(folder).url)
+    window.until("!document.getElementById('trouble').hidden && tramfl.state().rows === 4")
+    assert "line 5, is not a round's row" in window.text("#trouble")
+
+
+@pytest.mark.parametrize("nodes", [3, 10])
+def test_a_phone_shows_all_without_scrolling_sideways(
+    make_run: MakeRun, watch: Watch, tab: Window, nodes: int
+) -> None:
+    window = tab(390, 844, has_touch=True).open(watch(make_run(rounds=30, nodes=nodes)).url)
+    window.until("tramfl.state().rows === 30")
+    assert not window.get(SIDEWAYS)
+    assert window.page.locator("#map .ring").count() == nodes
+    for name in ("Play", "One round back", "One round on"):
+        box = window.page.get_by_role("button", name=name).bounding_box()
+        assert min(box["width"], box["height"]) >= 24
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390
+
+
+def test_dark_is_dark(make_run: MakeRun, watch: Watch, tab: Window) -> None:
+    url = watch(make_run(rounds=10)).url
+    brightness = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number).reduce((a, b) => a + b)"
+    window = tab(color_scheme="dark").open(url)
+    assert window.get(brightness) < 150
+    window.page.emulate_media(color_scheme="light")
+    assert window.get(brightness) > 600
+
+
+def test_everything_can_be_done_with_the_keyboard(make_run: MakeRun, watch: Watch, tab: Window) -> None:
+    window = tab().open(watch(make_run(rounds=50)).url)
+    window.until("tramfl.state().rows === 50")
+    keys = window.page.keyboard
+    keys.press("ArrowLeft")
+    window.until("tramfl.state().at === 49")
+    keys.press("Space")
+    window.until("tramfl.state().playing")
+    keys.press("Space")
+    window.until("!tramfl.state().playing")
+    reached = []
+    for _ in range(70):
+        keys.press("Tab")
+        reached.append(window.get("document.activeElement.id || document.activeElement.className"))
+        if reached[-1] == "speed":
+            break
+    assert reached[0] == "skip"
+    assert [name for name in reached if name in ("log-older", "log", "play", "back", "on", "scrub", "speed")] == [
+        "log-older", "log", "play", "back", "on", "scrub", "speed",
+    ]  # fmt: skip
+    keys.press("Shift+Tab")
+    keys.press("Home")
+    window.until("tramfl.state().at === 0")
+    keys.press("ArrowRight")
+    window.until("tramfl.state().at === 1")
+    assert window.page.get_attribute("#scrub", "aria-valuetext").startswith("1 of 50 rounds")
+
+
+def test_a_screen_reader_finds_its_way(make_run: MakeRun, watch: Watch, tab: Window) -> None:
+    window = tab().open(watch(make_run(rounds=10)).url)
+    window.until("tramfl.state().rows === 10")
+    page = window.page
+    for role in ("main", "banner"):
+        assert page.get_by_role(role).count() == 1
+    for name in ("Map", "Decisions", "Sites", "Playback", "Figures", "Now"):
+        assert page.get_by_role("region", name=name).count() >= 1, name
+    assert page.get_by_role("img", name="node 0").count() == 1  # the map in words
+    assert page.get_attribute("#said", "aria-live") == "polite"
+    window.until("document.getElementById('said').textContent.startsWith('Round 10.')")
+    for control in page.locator("button:visible, input:visible, select:visible").all():
+        assert control.get_attribute("aria-label") or control.evaluate(
+            "c => c.labels?.[0]?.textContent || c.innerText"
+        )
+    assert page.get_by_role("img", name="Test accuracy").count() == 1
+    window.until("document.querySelector('#c-accuracy figcaption').textContent.includes(' % after ')")
+
+
+def test_five_thousand_rounds_leave_the_page_small(make_run: MakeRun, watch: Watch, tab: Window) -> None:
+    window = tab().open(watch(make_run(rounds=5000, nodes=10)).url)
+    window.until("tramfl.state().rows === 5000")
+    window.until("document.getElementById('place').textContent === '5,000 / 5,000'")
+    assert window.page.locator("#log li").count() == 40
+    assert window.get("document.querySelectorAll('*').length") < 1500
+    window.page.get_by_role("button", name="Older decisions").click()
+    assert window.text("#log-shown") == "4,921–4,960 of 5,000"
+    window.page.get_by_role("button", name="Newer decisions").click()
+    assert window.text("#log-shown") == "4,961–5,000 of 5,000"
+
+
+def test_the_page_shows_its_token_with_every_question(make_run: MakeRun, watch: Watch, tab: Window) -> None:
+    dashboard = watch(make_run(rounds=3), token="a token & more")
+    window = tab().open(dashboard.url)
+    window.until("tramfl.state().rows === 3")
+    assert all("token" not in urlsplit(url).query for url in window.asked if "/changes" in url)
+    stranger = tab()
+    assert stranger.page.goto(f"http://127.0.0.1:{dashboard.port}/").status == 403
+    assert "needs the token" in stranger.text("body")
+
+
+class Federation:
+    """A made-up federation that says what its sites are doing."""
+
+    def __init__(self) -> None:
+        self.sites = [SiteNow(name=name, flops=1e12, held=(5, 5)) for name in ("Oslo", "Lima", "Pune")]
+        self.said = Now(run="f", title="hospital", policy="load-aware", clock="real", labels=("ill", "well"))
+
+    def say(self, holder: int, receiver: int | None = None, **doing: SiteNow) -> None:
+        changed = tuple(doing.get(site.name, site) for site in self.sites)
+        self.said = replace(self.said, holder=holder, receiver=receiver, round=4, sites=changed)
+
+    def now(self) -> Now:
+        return self.said
+
+    def rows(self, after: int) -> list[Row]:
+        return []
+
+
+def test_what_a_federation_says_of_itself_is_shown(watch: Watch, tab: Window) -> None:
+    federation = Federation()
+    sending = SiteNow(name="Oslo", doing="sending", progress=0.4, flops=1e12, held=(5, 5))
+    federation.say(0, 1, Oslo=sending, Lima=SiteNow(name="Lima", doing="receiving", bandwidth=5e7))
+    window = tab().open(watch(federation).url)
+    window.until("document.getElementById('now-what').textContent === 'Oslo sends the model to Lima.'")
+    assert window.page.get_by_role("progressbar").get_attribute("aria-valuenow") == "40"
+    assert window.text("#n-clock-name") == "Time"
+    assert "50.0 Mbit/s" in window.text("#sites")
+    federation.say(1, None, Lima=SiteNow(name="Lima", doing="training"), Pune=SiteNow(name="Pune", alive=False))
+    window.until("document.getElementById('now-what').textContent === 'Lima trains.'")
+    assert window.text("#sites tr.dead").startswith("Pune")
+    federation.say(1, None, Lima=SiteNow(name="Lima", alive=False))
+    window.until("document.getElementById('now-what').textContent === 'Lima holds the model and does not answer.'")
