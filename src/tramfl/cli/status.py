@@ -66,7 +66,9 @@ def times_of(row: Row, names: Sequence[str]) -> Times:
 def _print(found: FederationStatus, times: Sequence[Times], names: Sequence[str]) -> None:
     console = Console(highlight=False)
     record = found.record
-    if record is None:
+    if not found.answering:
+        console.print(f"{found.federation}: no site answers.")
+    elif record is None:
         console.print(f"{found.federation}: no run has begun.")
     else:
         holder = names[record.holder] if record.holder is not None else "nobody"
@@ -100,7 +102,12 @@ def _print(found: FederationStatus, times: Sequence[Times], names: Sequence[str]
 def _cells(site: SiteStatus) -> tuple[str, ...]:
     report = site.report
     if report is None:
-        return site.site, site.address, "yes" if site.alive else "no", f"no answer: {site.why_not}", "", ""
+        return site.site, site.address, "yes" if site.alive else "no", f"no answer: {_short(site.why_not)}", "", ""
     doing = report.doing + (f" {report.progress:.0%}" if report.progress is not None else "")
     spare = f"{(report.flops or 0) / 1e9:,.2f} GFLOPS"
     return site.site, site.address, "yes" if site.alive else "no", doing, spare, f"{sum(report.held):,} samples"
+
+
+def _short(reason: str | None) -> str:
+    """The end of gRPC's long stories is what happened."""
+    return (reason or "").rpartition(": ")[2] or "?"

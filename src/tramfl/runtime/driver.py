@@ -105,6 +105,7 @@ class Driver:
         self._arrivals: dict[tuple[NodeId, int], list[asyncio.Future[Accepted | Refused]]] = {}
         # One thread: what is stored first is discarded last.
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
+        self._silent: set[NodeId] = set()
         self._ended = False
 
     # Events in, commands out.
@@ -222,13 +223,22 @@ class Driver:
         try:
             load, bandwidth = await self._site.load_of(node, ask, self.state.limits.load_reply)
         except (Unreachable, Refusal) as error:
-            self._log("no-load", peer=self._names[node], reason=str(error))
+            self._missing(node, str(error))
             return
         if wrong := _wrong(load, bandwidth, self.held.shape[1]):
             self._log("refused", peer=self._names[node], reason=f"its load is no load: {wrong}")
             return
+        if node in self._silent:
+            self._silent.discard(node)
+            self._log("peer-back", peer=self._names[node])
         self.held[node] = load.held
         self.tell(on.LoadReported(self._clock(), command.ticket, node, load.flops, bandwidth))
+
+    def _missing(self, node: NodeId, reason: str) -> None:
+        """Said once, not every round."""
+        if node not in self._silent:
+            self._silent.add(node)
+            self._log("peer-missing", peer=self._names[node], reason=reason)
 
     # Step 2: decide and wait.
 

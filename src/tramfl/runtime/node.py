@@ -179,9 +179,11 @@ class Node:
         self.manifest = Manifest.of(path)
         self.machine = Machine(extra_pids=lambda: [workshop.pid] if workshop.pid else [])
         self._history = History(self.state_folder / "history.json", self.log)
-        self.compute = ComputeMeter(self.cost.flops_per_sample, self.site.file.predictor)
-        self.compute.calibrated(self.built.flops)
-        self.links = LinkMeter(self.site.file.predictor)
+        cores = os.cpu_count() or 1
+        share = min(1.0, (self.site.file.threads or cores) / cores)
+        self.compute = ComputeMeter(self.cost.flops_per_sample, self.site.file.predictor, share)
+        self.compute.calibrated(self.built.flops, self.machine.busy_share())
+        self.links = LinkMeter(self.site.file.predictor, model_bits=self.cost.model_bits)
         self._history.restore(self.compute, self.links)
 
     @property
@@ -400,6 +402,7 @@ class Node:
         began = time.monotonic()
         await self.peers.send(node, consignment, path, progress)
         ended = time.monotonic()
+        self.machine.moved(8 * consignment.size)
         self.links.moved(self.names[node], 8 * consignment.size, ended - began, ended)
 
     def trained(self, samples: int, seconds: float) -> None:
@@ -430,6 +433,7 @@ class Node:
         )
         if outcome.node is not None and record.round % self.scenario.evaluation.every == 0:
             self._score_soon(record)
+        self._history.keep(self.compute, self.links, time.monotonic())
         budget = self.scenario.budget
         if past(budget, record.ledger):
             self._task(self._finish("the budget is used up"))
@@ -531,6 +535,7 @@ class Node:
         """A model is here, whole and verified."""
         if self.driver is None or self.driver.run != consignment.run:
             return Refused(f"this site takes no part in a run {consignment.run!r}")
+        self.machine.moved(8 * consignment.size)
         self.links.moved(self.names[peer], 8 * consignment.size, seconds, time.monotonic())
         return await self.driver.arrived(peer, consignment, staged, seconds)
 
@@ -568,7 +573,7 @@ class Node:
         record, driver = self.record, self.driver
         phase = driver.state.phase if driver is not None else None
         at = time.monotonic()
-        known = {n: self.links.bandwidth(n, at, 0.0) for n in self.names if n != self.site.file.site}
+        known = {n: self.links.bandwidth(n, at) for n in self.names if n != self.site.file.site}
         return SiteReport(
             site=self.site.file.site,
             doing=_doing(driver.state) if driver is not None else "idle",
@@ -577,7 +582,7 @@ class Node:
             round=record.round if record is not None else None,
             progress=driver.progress if driver is not None else None,
             to=phase.to if isinstance(phase, Sending) else None,
-            flops=self.own_load(),
+            flops=self.compute.expected(),
             bandwidth={name: bits for name, bits in known.items() if bits is not None},
             held=self.held,
             labels=self.built.labels if self.built is not None else (),

@@ -1,0 +1,234 @@
+"""A federation of real processes on loopback, for tests, chaos and benchmarks: started, killed, stopped, looked at.
+
+Ends only processes that it started, by their ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tramfl.circulation.custody import Record
+from tramfl.config import Scenario, as_toml
+from tramfl.record import Row
+from tramfl.runtime import founding
+from tramfl.runtime.operating import FederationStatus, Operator, operator_from
+from tramfl.runtime.settings import RegisterSettings, SiteEntry
+from tramfl.runtime.wire import Order
+
+COMMAND = (sys.executable, "-c", "from tramfl.cli import main; main()")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody uses at the moment."""
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+class LocalFederation:
+    """Sites a, b, c ... as processes."""
+
+    def __init__(
+        self,
+        folder: Path,
+        scenario: Scenario,
+        sites: int,
+        *,
+        register: RegisterSettings | None = None,
+        lease_seconds: float = 2.0,
+        settings: Mapping[str, Any] | None = None,
+        addresses: Sequence[str] | None = None,
+        wrap: Callable[[str], Sequence[str]] = lambda name: (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """`settings` are keys of federation.toml; `wrap` gives words before a site's command (ip netns exec ...)."""
+        self.folder = folder
+        self.names = [chr(ord("a") + n) for n in range(sites)]
+        places = addresses or [f"127.0.0.1:{port}" for port in free_ports(sites)]
+        entries = tuple(SiteEntry(name=n, address=a) for n, a in zip(self.names, places, strict=True))
+        run = founding.run_for(scenario, sites)
+        plan = founding.Plan(name="test", site=entries, register=register or RegisterSettings(), run=run)
+        founding.found(plan, folder)
+        self.federation = folder / founding.FEDERATION_FILE
+        for name in self.names:
+            self._change(self._site_file(name).parent / founding.FEDERATION_FILE, lease_seconds, settings or {})
+            file = self._site_file(name)
+            file.write_text(file.read_text() + "threads = 1\n")
+        self._change(self.federation, lease_seconds, settings or {})
+        self._wrap, self._environment = wrap, dict(environment or {})
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def _change(self, path: Path, lease_seconds: float, settings: Mapping[str, Any]) -> None:
+        lines = []
+        for line in path.read_text().splitlines():
+            key = line.partition(" = ")[0]
+            wanted = {"lease_seconds": lease_seconds, **settings}
+            lines.append(f"{key} = {json.dumps(wanted[key])}" if key in wanted else line)
+        path.write_text("\n".join(lines) + "\n")
+
+    def _site_file(self, name: str) -> Path:
+        return founding.site_folder(self.folder, name) / founding.SITE_FILE
+
+    def site_folder(self, name: str) -> Path:
+        """A site's own folder, with its state and its log."""
+        return self._site_file(name).parent
+
+    # Processes.
+
+    def start(self, *names: str) -> None:
+        """Start sites; all if none is named."""
+        for name in names or self.names:
+            assert name not in self.processes or self.processes[name].poll() is not None
+            with (self.site_folder(name) / "log.jsonl").open("ab") as log:
+                self.processes[name] = subprocess.Popen(
+                    [*self._wrap(name), *COMMAND, "node", str(self._site_file(name))],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env={**os.environ, **self._environment},
+                    start_new_session=True,
+                )
+
+    def kill(self, name: str) -> None:
+        """kill -9: the site, not its workshop, which must see for itself."""
+        self.processes[name].kill()
+        self.processes[name].wait()
+
+    def suspend(self, name: str) -> None:
+        """SIGSTOP."""
+        self.processes[name].send_signal(signal.SIGSTOP)
+
+    def proceed(self, name: str) -> None:
+        """SIGCONT."""
+        self.processes[name].send_signal(signal.SIGCONT)
+
+    def end(self) -> None:
+        """End everything that is left."""
+        for process in self.processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def __enter__(self) -> LocalFederation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    # Looking at it.
+
+    @contextlib.contextmanager
+    def _hand(self) -> Iterator[tuple[asyncio.Runner, Operator]]:
+        with asyncio.Runner() as runner:
+
+            async def made() -> Operator:
+                return operator_from(self.federation, False)
+
+            hand = runner.run(made())
+            try:
+                yield runner, hand
+            finally:
+                runner.run(hand.close())
+
+    def status(self) -> FederationStatus:
+        """As `tramfl status` sees it."""
+        with self._hand() as (runner, hand):
+            return runner.run(hand.status())
+
+    @property
+    def record(self) -> Record:
+        """The record, which must be there."""
+        record = self.status().record
+        assert record is not None, self.logs()
+        return record
+
+    def rows(self) -> list[Row]:
+        """Every committed round."""
+        with self._hand() as (runner, hand):
+            return runner.run(hand.rows(runner.run(hand.status())))
+
+    def order(self, what: str, run: str = "", replacing: bool = False) -> str:
+        """As `tramfl start` and the like give it."""
+        with self._hand() as (runner, hand):
+            return runner.run(hand.order(Order(what, run, replacing)))  # type: ignore[arg-type]
+
+    def ready(self, *names: str) -> None:
+        """Until these sites, or all, answer."""
+        wanted = {self.names.index(name) for name in names or self.names}
+        self.wait("sites that answer", lambda: wanted <= set(self.status().answering))
+
+    def begin(self, run: str = "run") -> None:
+        """Start all sites and a run."""
+        self.start()
+        self.ready()
+        self.order("start", run)
+
+    def wait(self, what: str, true: Callable[[], bool], seconds: float = 120.0) -> None:
+        """Until something holds; generous, since the machine may be busy."""
+        until = time.monotonic() + seconds
+        while not true():
+            if time.monotonic() > until:
+                raise AssertionError(f"no {what} within {seconds:.0f} s\n{self.logs()}")
+            time.sleep(0.05)
+
+    def wait_for_round(self, round_: int, seconds: float = 120.0) -> Record:
+        """Until so many rounds are committed."""
+        self.wait(f"round {round_}", lambda: (r := self.status().record) is not None and r.round >= round_, seconds)
+        return self.record
+
+    def wait_until_stopped(self, seconds: float = 180.0) -> Record:
+        """Until the run is at its end."""
+        self.wait("end of the run", lambda: self.record.status == "stopped", seconds)
+        return self.record
+
+    def holder(self) -> str:
+        """Who holds the model at this moment."""
+        holder = self.record.holder
+        assert holder is not None
+        return self.names[holder]
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """A site's log."""
+        lines = (self.site_folder(name) / "log.jsonl").read_bytes().splitlines()
+        return [json.loads(line) for line in lines if line.startswith(b"{")]
+
+    def logs(self) -> str:
+        """The ends of all logs, for a message."""
+        parts = []
+        for name in self.names:
+            path = self.site_folder(name) / "log.jsonl"
+            lines = path.read_text(errors="replace").splitlines()[-8:] if path.exists() else []
+            parts += [f"{name}: {line[:400]}" for line in lines]
+        return "\n".join(parts)
+
+    def store_files(self, name: str) -> set[str]:
+        """Digests of the whole weights on a site's disk."""
+        folder = self.site_folder(name) / "state" / "runs"
+        return {path.stem.rpartition("-")[2] for path in folder.glob("*/*.safetensors")}
+
+
+def scenario_toml(scenario: Scenario) -> str:
+    """For commands that take a file."""
+    return as_toml(scenario)
+
+
+def encoded(value: Any) -> str:
+    """Anything of ours as JSON text, for messages."""
+    return msgspec.json.encode(value).decode()
