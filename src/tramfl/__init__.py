@@ -5,7 +5,7 @@
     result.seconds_to(0.9)
 
 The parts have their own homes: `tramfl.scheduling` (the policies and the exact solver), `tramfl.circulation` (the
-round machine), `tramfl.simulation`, `tramfl.learning`, `tramfl.reporting`.
+round machine), `tramfl.simulation`, `tramfl.runtime` (real sites), `tramfl.learning`, `tramfl.reporting`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Result", "__version__", "simulate"]
+__all__ = ["App", "Result", "__version__", "simulate"]
 
 if TYPE_CHECKING:
+    from tramfl.learning.app import App
     from tramfl.simulation.api import Result, simulate
 
 
 def __getattr__(name: str) -> Any:
-    """`simulate` and `Result` on demand, so that `import tramfl` costs nothing."""
+    """`simulate`, `Result` and `App` on demand, so that `import tramfl` costs nothing."""
+    if name == "App":
+        from tramfl.learning.app import App
+
+        return App
     if name in ("Result", "simulate"):
         from tramfl.simulation import api
 

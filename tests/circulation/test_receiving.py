@@ -37,7 +37,7 @@ from tramfl.circulation.events import (
     Trained,
     Woke,
 )
-from tramfl.circulation.phases import Assignment, Copy, Following, Gathering, Offer
+from tramfl.circulation.phases import Assignment, Copy, Following, Gathering, Halted, Offer
 from tramfl.notation import Decision, Loads
 
 FIRST = first_record("run", 0, "w0", (0, 1, 2), labels=1)
@@ -167,6 +167,22 @@ def test_a_holder_that_stays_ships_a_copy_after_so_many_unsafe_rounds_to_the_nea
     sent = node.train("w2").sent()
     assert (sent.to, sent.offer.digest, sent.offer.round, sent.offer.assignment) == (2, "w2", 2, None)
     assert isinstance(node.state.phase, Gathering), "the next round does not wait for it"
+
+
+def test_the_last_round_of_a_run_that_was_stopped_meanwhile_is_shipped_at_once() -> None:
+    node = Node(0, limits=Limits(unsafe_rounds=100))
+    for peer in range(3):
+        node.tell(LoadReported(0.0, node.ticket, peer, 1e9, LINKS[peer]))
+    decision = Decision("by hand", 0, (5,), 1.0, 0.0, 0.0, "So be it.")
+    node.tell(Decided(0.0, node.ticket, decision))
+    node.tell(Trained(1.0, node.ticket, "w1", 1.0))
+    stopped = node.register.swap(1, replace(FIRST, status="stopped"))
+    assert stopped is not None
+    node.tell(Stored(1.0, node.ticket, Copy("w1", 1, 1)))
+    node.tell(SwapRefused(1.0, node.ticket, stopped)).swap()
+    assert isinstance(node.state.phase, Halted)
+    (send,) = (c for c in node.commands if isinstance(c, SendModel))
+    assert (send.to, send.offer.digest, send.offer.assignment) == (2, "w1", None)
 
 
 def test_a_holder_that_stays_ships_a_copy_after_so_many_unsafe_seconds() -> None:

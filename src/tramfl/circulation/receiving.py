@@ -64,6 +64,8 @@ def start_backup(state: State, assignment: Assignment) -> Step:
     rounds = record.round - record.safe.round
     seconds = record.ledger.seconds - record.safe.ledger.seconds
     enough = rounds >= state.limits.unsafe_rounds or seconds >= state.limits.unsafe_seconds
+    # Of a run that has come to rest, nothing shall lie at one node alone.
+    enough = enough or record.status != "running"
     links = _links(state, assignment)
     if state.backup is not None or record.weights.digest == record.safe.digest or not enough or not links:
         return state, ()

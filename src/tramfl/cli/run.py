@@ -28,6 +28,7 @@ from tramfl.cli.options import (
 from tramfl.cli.progress import RunProgress
 from tramfl.cli.report import write_report
 from tramfl.config import Scenario
+from tramfl.learning.app import app_named
 from tramfl.notation import BadInput
 from tramfl.record import Row, Summary
 from tramfl.simulation.experiment import Experiment
@@ -46,6 +47,9 @@ def run(
     rounds: Annotated[int | None, typer.Option(min=1, help="Stop after so many rounds.")] = None,
     target: Annotated[str | None, typer.Option(help="Test accuracies to reach, e.g. 0.7,0.9.")] = None,
     set_: SetOption = None,
+    app: Annotated[
+        str | None, typer.Option(metavar="PACKAGE.MODULE:APP", help="Your model and data, as a real site takes them.")
+    ] = None,
     loads: Annotated[Path | None, typer.Option(help="Replay the loads of a recorded rounds.jsonl.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write (default: runs/SCENARIO-POLICY-SEED).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
@@ -67,6 +71,7 @@ def run(
         "budget__targets": targets_from(target),
         "loads__kind": "replay" if loads else None,
         "loads__trace": str(loads) if loads else None,
+        **_parts_of(app),
     }
     if resume and overwrite:
         raise BadInput("--resume goes on with the run in the folder and --overwrite replaces it: give one of them.")
@@ -100,6 +105,17 @@ def run(
         places = ["--out", str(out), *(["--data-dir", str(data_dir)] if data_dir else [])]
         print(f"tramfl: interrupted; go on with: tramfl run --resume {shlex.join(places)}", file=sys.stderr)
         sys.exit(1)
+
+
+def _parts_of(app: str | None) -> dict[str, str | None]:
+    """The keys of a scenario that an app stands for: its parts, by name."""
+    if app is None:
+        return {}
+    found = app_named(app)
+    return {
+        "dataset": f"{app}.data" if found.data is not None else None,
+        "training__network": f"{app}.model" if found.model is not None else None,
+    }
 
 
 def default_folder(scenario: Scenario) -> Path:

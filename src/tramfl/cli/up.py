@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.25
 READY_SECONDS = 180.0
-LAST_SCORE_SECONDS = 10.0
+REST_SECONDS = 10.0
 
 
 def up(
@@ -282,14 +282,16 @@ async def _follow(street: _Street, hand: Operator, show: _Show, interrupted: asy
 
 
 async def _settled(hand: Operator, status: FederationStatus) -> FederationStatus:
-    """A stopped run may still commit its round in hand, and have its last weights tested."""
-    until = time.monotonic() + LAST_SCORE_SECONDS
+    """A stopped run still commits its round in hand, copies it to a second site, and tests it."""
+    until = time.monotonic() + REST_SECONDS
     while time.monotonic() < until:
         before = status.revision
         await asyncio.sleep(LOOK_SECONDS)
         status = await hand.status()
         doing = {site.report.doing for site in status.sites if site.report is not None}
-        if status.revision == before and not doing & {"training", "storing", "swapping"}:
+        record = status.record
+        rests = status.revision == before and not doing & {"training", "storing", "swapping"}
+        if rests and record is not None and (record.safe.round == record.round or len(status.answering) == 1):
             break
     return status
 

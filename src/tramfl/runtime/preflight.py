@@ -85,8 +85,9 @@ def _port(site: Site) -> Finding:
         try:
             probe.bind((host, port))
         except OSError as error:
-            hint = "is this site running already?" if site_is_running(site) else "use another port or `listen`."
-            return _bad("port", f"{site.listen} cannot be listened on: {error.strerror}; {hint}")
+            if site_is_running(site):
+                return _good("port", f"{site.listen} is this site's own: it is running")
+            return _bad("port", f"{site.listen} cannot be listened on: {error.strerror}; free it, or set `listen`.")
     return _good("port", f"{site.listen} is free")
 
 
@@ -137,7 +138,7 @@ async def _model(site: Site) -> tuple[Finding, int]:
     held = ", ".join(f"{name}: {count:,}" for name, count in zip(built.labels, built.held, strict=True) if count)
     if not any(built.held):
         return _bad("model and data", "the site's data has no training samples; it could never train."), made.size
-    told = f"{made.size / 1e6:,.2f} MB of weights, {built.flops / 1e9:,.2f} GFLOPS in a short trial; holds {held}"
+    told = f"{made.size / 1e6:,.3g} MB of weights, {built.flops / 1e9:,.2f} GFLOPS in a short trial; holds {held}"
     return _good("model and data", told), made.size
 
 

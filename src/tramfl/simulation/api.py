@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from tramfl.config import Scenario, as_table, settings_from
+from tramfl.learning.app import App
 from tramfl.notation import BadInput
 from tramfl.record import Row, Summary, seconds_to
 from tramfl.scheduling.policy import Policy
@@ -64,6 +65,7 @@ class Result:
 def simulate(
     scenario: str | Path | Scenario = DEFAULT,
     *,
+    app: App | None = None,
     model: Any = None,
     data: Any = None,
     policy: str | Policy | None = None,
@@ -83,12 +85,16 @@ def simulate(
     """Run a scenario in virtual time and give its rows, summary and tables.
 
     `scenario` is a name, a TOML file or a `Scenario`. `model` is an `nn.Module` or a callable that makes one, `data`
-    a `tramfl.learning.datasets.Dataset`; both take the place of what the scenario names. `policy` is a name or any
-    object with `decide`, `loads` any object with `at(round)`. `settings` changes keys of the scenario, by their
-    dotted names: `{"training.batch_size": 64}`. With `out` the run is also recorded in that folder; `resume` goes
-    on with the run that is there, `overwrite` replaces it. An interrupt leaves the folder ready to be resumed.
+    a `tramfl.learning.datasets.Dataset`; both take the place of what the scenario names. `app` brings both at once:
+    the object that a real site takes. `policy` is a name or any object with `decide`, `loads` any object with
+    `at(round)`. `settings` changes keys of the scenario, by their dotted names: `{"training.batch_size": 64}`. With
+    `out` the run is also recorded in that folder; `resume` goes on with the run that is there, `overwrite` replaces
+    it. An interrupt leaves the folder ready to be resumed.
     """
     base = scenario if isinstance(scenario, Scenario) else scenario_from(str(scenario))
+    if app is not None:
+        model = app.model if model is None else model
+        data = app.dataset(data_dir=Path(data_dir) if data_dir else None) if data is None else data
     wanted: dict[str, Any] = {
         "policy": policy if isinstance(policy, str) or policy is None else _name(policy),
         "dataset": getattr(data, "name", None),
