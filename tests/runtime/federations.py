@@ -18,10 +18,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from tramfl.circulation.custody import Record
-from tramfl.config import Scenario, as_toml
+from tramfl.config import Scenario
 from tramfl.record import Row
 from tramfl.runtime import founding
 from tramfl.runtime.operating import FederationStatus, Operator, operator_from
@@ -132,6 +130,28 @@ class LocalFederation:
     def __exit__(self, *_: object) -> None:
         self.end()
 
+    @staticmethod
+    @contextlib.contextmanager
+    def process(*arguments: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+        """A command as a process of its own, ended at the end."""
+        with log.open("wb") as out:
+            process = subprocess.Popen([*COMMAND, *arguments], stdout=out, stderr=out, start_new_session=True)
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    @staticmethod
+    def wait_for(true: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
+        """Until something holds, while a process lives."""
+        until = time.monotonic() + 120
+        while not true():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < until, log.read_text()
+            time.sleep(0.05)
+
     # Looking at it.
 
     @contextlib.contextmanager
@@ -222,13 +242,3 @@ class LocalFederation:
         """Digests of the whole weights on a site's disk."""
         folder = self.site_folder(name) / "state" / "runs"
         return {path.stem.rpartition("-")[2] for path in folder.glob("*/*.safetensors")}
-
-
-def scenario_toml(scenario: Scenario) -> str:
-    """For commands that take a file."""
-    return as_toml(scenario)
-
-
-def encoded(value: Any) -> str:
-    """Anything of ours as JSON text, for messages."""
-    return msgspec.json.encode(value).decode()

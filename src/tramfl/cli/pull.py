@@ -40,7 +40,8 @@ def pull(
             if status.record is None:
                 raise BadInput(f"no run has begun in {status.federation!r}: there is no model to fetch.")
             folder = out or Path("runs") / status.record.run
-            return status, folder, await collect(hand, status, folder)
+            status, summary = await collect(hand, folder)
+            return status, folder, summary
 
     status, folder, summary = run(work)
     record = status.record
@@ -56,15 +57,15 @@ def pull(
         )
 
 
-async def collect(hand: Operator, status: FederationStatus, folder: Path) -> Summary:
+async def collect(hand: Operator, folder: Path) -> tuple[FederationStatus, Summary]:
     """Write a run's folder as a simulation would leave it; an earlier pull of the same run is brought up to date."""
     target = RunFolder(folder)
     if target.holds_run and target.way().clock != "real":
         target.check_free()
     folder.mkdir(parents=True, exist_ok=True)
-    await hand.fetch(status, folder / MODEL_FILE, lambda _: None)
+    status = await hand.fetch(folder / MODEL_FILE, lambda _: None)
     rows = await hand.rows(status)
-    return write_run(target, hand.federation.file.run, status, rows)
+    return status, write_run(target, hand.federation.file.run, status, rows)
 
 
 def write_run(folder: RunFolder, scenario: Scenario, status: FederationStatus, rows: list[Row]) -> Summary:

@@ -238,8 +238,8 @@ async def _travel(street: _Street, folder: Path, show: _Show) -> Summary:
             pids = ", ".join(f"{name} {process.pid}" for name, process in street.processes.items())
             show.say(f"sites and their processes: {pids}")
             show.say(await _begin(hand, street))
-            status = await _follow(street, hand, show, interrupted)
-        return await collect(hand, status, folder)
+            await _follow(street, hand, show, interrupted)
+        return (await collect(hand, folder))[1]
     finally:
         await hand.close()
 
@@ -262,7 +262,7 @@ async def _ready(street: _Street, hand: Operator, interrupted: asyncio.Event) ->
         await asyncio.sleep(LOOK_SECONDS)
 
 
-async def _follow(street: _Street, hand: Operator, show: _Show, interrupted: asyncio.Event) -> FederationStatus:
+async def _follow(street: _Street, hand: Operator, show: _Show, interrupted: asyncio.Event) -> None:
     rows: list[Row] = []
     while True:
         status = await hand.status()
@@ -277,11 +277,10 @@ async def _follow(street: _Street, hand: Operator, show: _Show, interrupted: asy
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(interrupted.wait(), LOOK_SECONDS)
     if not interrupted.is_set():
-        status = await _settled(hand, status)
-    return status
+        await _settled(hand, status)
 
 
-async def _settled(hand: Operator, status: FederationStatus) -> FederationStatus:
+async def _settled(hand: Operator, status: FederationStatus) -> None:
     """A stopped run still commits its round in hand, copies it to a second site, and tests it."""
     until = time.monotonic() + REST_SECONDS
     while time.monotonic() < until:
@@ -293,7 +292,6 @@ async def _settled(hand: Operator, status: FederationStatus) -> FederationStatus
         rests = status.revision == before and not doing & {"training", "storing", "swapping"}
         if rests and record is not None and (record.safe.round == record.round or len(status.answering) == 1):
             break
-    return status
 
 
 def _print(summary: Summary, folder: Path) -> None:

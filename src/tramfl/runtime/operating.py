@@ -24,6 +24,7 @@ from tramfl.runtime.wire import Answer, AskRows, Order, SiteReport
 ANSWER_SECONDS = 3.0
 START_SECONDS = 60.0
 ROWS_AT_ONCE = 200
+FETCH_TRIES = 50
 
 
 class SiteStatus(Struct, frozen=True, kw_only=True):
@@ -135,19 +136,25 @@ class Operator:
                 continue
         raise BadInput("no site gives the rounds of the run; the register may be down, ask for the status.")
 
-    async def fetch(self, status: FederationStatus, to: Path, progress: Callable[[int], None]) -> Record:
-        """Fetch the newest safe weights from a site that has them."""
-        record = status.record
-        if record is None:
-            raise BadInput(f"no run has begun in {self.federation.file.name!r}: there is no model to fetch.")
+    async def fetch(self, to: Path, progress: Callable[[int], None]) -> FederationStatus:
+        """Fetch the newest safe weights from a site that has them; the status that names them.
+
+        A run that moves on may discard them before the first byte is read: then newer ones are safe.
+        """
         why = "no site that has them answers"
-        for node in (n for n in record.safe.copies if n in status.answering):
-            try:
-                await self._peers.fetch(node, record.safe.digest, to, progress)
-            except (Unreachable, Refusal) as error:
-                why = f"{self.federation.names[node]}: {error}"
-                continue
-            return record
+        for _ in range(FETCH_TRIES):
+            status = await self.status()
+            record = status.record
+            if record is None:
+                raise BadInput(f"no run has begun in {self.federation.file.name!r}: there is no model to fetch.")
+            for node in (n for n in record.safe.copies if n in status.answering):
+                try:
+                    await self._peers.fetch(node, record.safe.digest, to, progress)
+                except (Unreachable, Refusal) as error:
+                    why = f"{self.federation.names[node]}: {error}"
+                    continue
+                return status
+        assert record is not None
         copies = ", ".join(self.federation.names[n] for n in record.safe.copies)
         raise BadInput(f"the weights of round {record.safe.round} lie at {copies}, and cannot be fetched ({why}).")
 

@@ -1,0 +1,66 @@
+"""`tramfl up`: a whole federation of real processes, and its record replayed in simulation."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+from tests.conftest import Cli, Process, ended
+from tests.runtime.test_workshop import wait_until_gone
+from tramfl.record import read_rows
+
+# What is trained, where and on how many samples: what a decision is.
+DECISION = ("node", "holder", "samples")
+
+
+def test_five_sites_reach_90_percent_and_decide_as_the_simulator_does(tmp_path: Path, cli: Cli) -> None:
+    done = cli("up", "digits-5-uneven", "--sites", 5, "--seed", 1, "--out", "real")
+    assert done.code == 0, done
+    real = list(read_rows(tmp_path / "real" / "rounds.jsonl"))
+    assert max(row.test_accuracy or 0.0 for row in real) >= 0.9
+    # A replay knows the loads of the recorded rounds and what they took: nothing else came from the real sites.
+    replay = ("--loads", "real/rounds.jsonl", "--rounds", len(real), "--target", "1.0", "--out", "simulated")
+    assert cli("run", "real/config.toml", *replay).code == 0
+    simulated = list(read_rows(tmp_path / "simulated" / "rounds.jsonl"))
+    for ours, theirs in zip(simulated, real, strict=True):
+        assert [getattr(ours, key) for key in DECISION] == [getattr(theirs, key) for key in DECISION]
+        if theirs.test_accuracy is not None:
+            assert ours.test_accuracy == theirs.test_accuracy
+    # The folder is a run's like any other, except that it cannot be resumed.
+    assert cli("report", "real").code == 0
+    cli("run", "--resume", "--out", "real").refused("record of a real federation", "--loads")
+    cli("up", "--out", "real").refused("already holds a run")
+
+
+def test_a_killed_site_is_told_and_an_interrupt_leaves_no_process_behind(tmp_path: Path, process: Process) -> None:
+    up = process(
+        *("up", "digits-3", "--sites", 3, "--rounds", 100_000, "--target", "1.0"),
+        *("--set", "budget.samples=100000000", "--out", tmp_path / "real"),
+    )
+    assert up.stderr is not None
+    line = up.stderr.readline()
+    pids = [int(pid) for pid in re.findall(r"[abc] (\d+)", line)]
+    assert len(pids) == 3, line
+    assert "begins" in up.stderr.readline()
+    os.kill(pids[1], signal.SIGKILL)
+    for line in up.stderr:
+        if "site b is gone" in line:
+            break
+    else:
+        raise AssertionError("nobody told that site b is gone")
+    # The run goes on: another line of progress comes.
+    assert re.search(r"round [1-9]", next(line for line in up.stderr if "round" in line))
+    time.sleep(0.2)
+    up.send_signal(signal.SIGINT)
+    done = ended(up)
+    assert done.code == 1, done
+    for pid in pids:
+        wait_until_gone(pid)
+    assert len(list(read_rows(tmp_path / "real" / "rounds.jsonl"))) > 0
+
+
+def test_sites_and_scenario_must_fit(cli: Cli) -> None:
+    cli("up", "digits-5", "--sites", 3).refused("5 nodes", "3 sites")
