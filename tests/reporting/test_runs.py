@@ -7,6 +7,8 @@ import pytest
 
 from tramfl.notation import BadInput
 from tramfl.record import CONFIG_FILE, ROUNDS_FILE, SUMMARY_FILE
+from tramfl.reporting import plots, verdict, write_figures, write_page
+from tramfl.reporting.colours import looks
 from tramfl.reporting.runs import NOT_ENDED, doubts, load_run, load_runs
 
 MakeRun = Callable[..., Path]
@@ -144,3 +146,26 @@ def test_doubts_name_what_makes_runs_hard_to_compare(make_run: MakeRun) -> None:
 def test_runs_that_differ_in_policy_and_seed_alone_raise_no_doubt(make_run: MakeRun) -> None:
     runs = [load_run(make_run(f"{p}{s}", rounds=3, policy=p, seed=s)) for p in ("random", "tram") for s in (0, 1)]
     assert doubts(runs) == []
+
+
+def test_only_a_simulators_seconds_are_called_virtual(make_run: MakeRun, tmp_path: Path) -> None:
+    for name, targets, rounds in (("reached", (0.5,), 60), ("missed", (1.0,), 5), ("none", (), 5)):
+        real = load_run(make_run(f"{name}-real", targets=targets, rounds=rounds, resolved={"clock": "real"}))
+        simulated = load_run(make_run(f"{name}-simulated", targets=targets, rounds=rounds))
+        assert "virtual" in verdict([simulated])
+        assert "virtual" not in verdict([real])
+        assert "virtual" in write_page([simulated], tmp_path / "a.html").read_text().lower()
+        page = write_page([real], tmp_path / "b.html").read_text()
+        assert "virtual" not in page.split("<script", 1)[0].split("</style>", 1)[1].lower()
+    other = load_run(make_run("other", policy="random", resolved={"clock": "real"}))
+    both = [real, other]
+    assert "virtual" not in verdict(both)
+    assert "virtual" not in str(plots.comparison(both, looks(["load-aware", "random"]))).lower()
+    assert "virtual" in str(plots.comparison([simulated], looks(["load-aware"]))).lower()
+    assert any(b"Virtual" in path.read_bytes() for path in write_figures([simulated], tmp_path / "before", "svg"))
+    assert all(b"Virtual" not in path.read_bytes() for path in write_figures(both, tmp_path / "figures", "svg"))
+
+
+def test_a_clock_that_nobody_knows_is_refused(make_run: MakeRun) -> None:
+    with pytest.raises(BadInput, match="clock"):
+        load_run(make_run(resolved={"clock": "sundial"}))

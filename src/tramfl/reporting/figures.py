@@ -15,7 +15,7 @@ import numpy as np
 from tramfl.notation import BadInput
 from tramfl.reporting import series
 from tramfl.reporting.colours import Look, in_order, looks
-from tramfl.reporting.runs import Run, by_scenario
+from tramfl.reporting.runs import Run, by_scenario, virtual
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -128,7 +128,7 @@ def _finish_accuracy(axes: Axes, runs: Sequence[Run]) -> None:
         line.set_drawstyle("steps-post")  # between two measurements the model does not change
     for target in sorted({float(key) for run in runs for key in run.summary.seconds_to_target}):
         axes.axhline(target, color="#666666", linewidth=0.6, linestyle=(0, (1, 2)))
-    axes.set(xlabel="Virtual time (s)", ylabel="Test accuracy (%)", ylim=(0, 1))
+    axes.set(xlabel="Virtual time (s)" if virtual(runs) else "Time (s)", ylabel="Test accuracy (%)", ylim=(0, 1))
     axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f}")
     axes.set_xlim(0, series.useful_seconds(runs))
 

@@ -24,7 +24,7 @@ from tramfl.record import write_atomically
 from tramfl.reporting import plots, sections
 from tramfl.reporting.colours import looks
 from tramfl.reporting.markup import Html, together
-from tramfl.reporting.runs import Run, by_scenario
+from tramfl.reporting.runs import Run, by_scenario, virtual
 
 PAGE_FILE = "report.html"
 
@@ -54,7 +54,7 @@ def render(runs: Sequence[Run]) -> str:
         parts.append(sections.scenario(key, name if len(groups) > 1 else None, group, comparing, inside, chosen))
     if len(runs) == 1:
         data["rounds"] = _rounds(runs[0])
-        parts.append(Html(_asset("rounds.html")))
+        parts.append(_rounds_frame(runs[0]))
     title = next(iter(groups)) if len(groups) == 1 else f"{len(groups)} scenarios"
     script, library = _asset("report.js"), _plotly()
     return Template(_asset("report.html")).substitute(
@@ -69,6 +69,11 @@ def render(runs: Sequence[Run]) -> str:
         data=_packed(msgspec.json.encode(data)),
         script=script,
     )
+
+
+def _rounds_frame(run: Run) -> Html:
+    seconds = "virtual seconds" if virtual([run]) else "seconds"
+    return Html(Template(_asset("rounds.html")).substitute(seconds=seconds))
 
 
 def _rounds(run: Run) -> dict[str, list[Any]]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from tramfl.reporting import series
 from tramfl.reporting.colours import COMPUTE, LOST, TRANSFER, WAITING, Look
-from tramfl.reporting.runs import Run
+from tramfl.reporting.runs import Run, virtual
 from tramfl.reporting.summary import percent, seconds
 
 POINTS = 800
@@ -75,7 +75,7 @@ def _accuracy(runs: Sequence[Run], looks: Looks) -> Plot | None:
     if not found:
         return None
     targets = sorted({float(key) for run in runs for key in run.summary.seconds_to_target})
-    layout = _layout("Virtual time (s)", "Test accuracy", from_zero="x", legend=len(found) > 1)
+    layout = _layout(_time_axis(runs), "Test accuracy", from_zero="x", legend=len(found) > 1)
     layout["yaxis"] |= {"ticksuffix": " %", "range": [0, 102]}
     layout["margin"]["r"] = 48
     layout["shapes"] = [_level(100 * target, "y") for target in targets]
@@ -91,14 +91,15 @@ def _accuracy(runs: Sequence[Run], looks: Looks) -> Plot | None:
         + (" Double-click shows the whole time." if cut else "")
     )
     data = _lines(found, looks, "%{y:.1f} % after %{x:.4g} s", shape="hv", factor=100.0)
-    return Plot("accuracy", "Test accuracy over virtual time", words, [{"data": data, "layout": layout}], wide=True)
+    title = f"Test accuracy over {'virtual time' if virtual(runs) else 'time'}"
+    return Plot("accuracy", title, words, [{"data": data, "layout": layout}], wide=True)
 
 
 def _time(runs: Sequence[Run], looks: Looks) -> Plot | None:
     found = series.bands(runs, series.time_over_rounds, points=POINTS)
     ends = "; ".join(f"{p}: {seconds(b.mean[-1])} s after {b.x[-1]:,.0f} rounds" for p, b in found.items())
     words = f"A jump is a round that waited for a busy node or a slow link. {ends}."
-    layout = _layout("Round", "Virtual time (s)", from_zero="xy", legend=len(found) > 1)
+    layout = _layout("Round", _time_axis(runs), from_zero="xy", legend=len(found) > 1)
     return Plot(
         "time",
         "Time over rounds",
@@ -138,7 +139,7 @@ def _spent(runs: Sequence[Run]) -> Plot | None:
     totals = {policy: sum(parts) for policy, parts in spent.items()}
     if not any(totals.values()):
         return None
-    layout = _layout("Share of virtual time", "")
+    layout = _layout("Share of virtual time" if virtual(runs) else "Share of time", "")
     layout |= {"barmode": "stack", "bargap": 0.35 if len(spent) > 2 else 0.7}
     layout["legend"]["traceorder"] = "normal"
     layout["xaxis"] |= {"ticksuffix": " %", "range": [0, 100]}
@@ -369,6 +370,10 @@ def _by_node(run: Run) -> Spec:
     layout = _layout("Round", "Node", legend=False)
     layout["yaxis"] |= {"range": [run.nodes - 0.4, -0.6], "dtick": 1 if run.nodes <= 20 else None, "zeroline": False}
     return layout
+
+
+def _time_axis(runs: Sequence[Run]) -> str:
+    return "Virtual time (s)" if virtual(runs) else "Time (s)"
 
 
 def _level(value: float, axis: str) -> Spec:

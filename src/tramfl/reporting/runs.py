@@ -121,6 +121,11 @@ def load_runs(folders: Iterable[Path]) -> list[Run]:
     return [load_run(folder) for folder in found.values()]
 
 
+def virtual(runs: Iterable[Run]) -> bool:
+    """Whether all seconds of these runs are a simulator's; those of a real federation need no adjective."""
+    return all(run.resolved.clock == "virtual" for run in runs)
+
+
 def by_scenario(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """The runs of each scenario, scenarios in the order they first appear."""
     groups: dict[str, list[Run]] = {}

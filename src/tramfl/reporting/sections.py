@@ -9,7 +9,7 @@ from tramfl.record import Summary
 from tramfl.reporting.colours import Look, in_order
 from tramfl.reporting.markup import Html, element, table, together
 from tramfl.reporting.plots import Plot
-from tramfl.reporting.runs import Run, by_scenario, doubts, settings_of
+from tramfl.reporting.runs import Run, by_scenario, doubts, settings_of, virtual
 from tramfl.reporting.summary import NOT_REACHED, TargetTime, cell_text, percent, seconds, times_to_target
 from tramfl.reporting.verdict import verdict
 
@@ -80,7 +80,7 @@ def _target_table(runs: Sequence[Run], looks: Looks) -> Html:
     cells = {(time.policy, time.target): time for time in times}
     policies = in_order(run.policy for run in runs)
     rows = [[_policy(policy, looks), *(_time(cells.get((policy, t))) for t in targets)] for policy in policies]
-    caption = "Virtual seconds until the test accuracy reached a target"
+    caption = f"{'Virtual seconds' if virtual(runs) else 'Seconds'} until the test accuracy reached a target"
     if len(runs) > len(policies):
         caption += ": mean ± standard deviation over seeds"
     if any(0 < time.reached < time.seeds for time in times):

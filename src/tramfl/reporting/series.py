@@ -19,7 +19,7 @@ from tramfl.reporting.summary import times_to_target
 
 @dataclass(frozen=True)
 class Curve:
-    """One quantity of one run over rounds or over virtual seconds."""
+    """One quantity of one run over rounds or over seconds."""
 
     x: Reals
     y: Reals

@@ -25,7 +25,7 @@ class TargetTime:
     policy: str
     target: float
     mean: float | None
-    """Virtual seconds, over the seeds that reached it; None where none did."""
+    """Seconds by the runs' clock, over the seeds that reached it; None where none did."""
     spread: float | None
     """Sample standard deviation of the same; None below two seeds."""
     reached: int

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from tramfl.reporting.colours import in_order
-from tramfl.reporting.runs import NOT_ENDED, Run, by_scenario
+from tramfl.reporting.runs import NOT_ENDED, Run, by_scenario, virtual
 from tramfl.reporting.summary import TargetTime, percent, seconds, times_to_target
 
 
@@ -49,11 +49,11 @@ def _of_scenarios(groups: Sequence[Sequence[Run]]) -> str:
 
 def _of_run(run: Run) -> str:
     summary = run.summary
-    work = f"{summary.rounds:,} rounds and {summary.samples:,} samples"
+    work, of_time = f"{summary.rounds:,} rounds and {summary.samples:,} samples", _of_time([run])
     if not run.trained:
         return (
-            f"Scheduling only, no model was trained: {run.policy} scheduled {_rate(run):,.0f} samples per second "
-            f"of virtual time over {summary.rounds:,} rounds (seed {run.seed})."
+            f"Scheduling only, no model was trained: {run.policy} scheduled {_rate(run):,.0f} samples per second"
+            f"{of_time} over {summary.rounds:,} rounds (seed {run.seed})."
         )
     so_far = " so far" if summary.status == NOT_ENDED else ""
     accuracy = (
@@ -64,21 +64,21 @@ def _of_run(run: Run) -> str:
     missed = [target for target in reached if top is None or target > top]
     if top is not None:
         missing = f", but did not reach {percent(max(missed))} within {work}{so_far}{accuracy}" if missed else ""
-        return f"{run.policy} reaches {_at(top, reached[top])}{missing} (seed {run.seed})."
+        return f"{run.policy} reaches {_at(top, reached[top], of_time)}{missing} (seed {run.seed})."
     if missed:
         return (
-            f"{run.policy} did not reach {percent(min(missed))} in {seconds(summary.total_seconds)} s "
-            f"of virtual time, {work}{so_far}{accuracy} (seed {run.seed})."
+            f"{run.policy} did not reach {percent(min(missed))} in {seconds(summary.total_seconds)} s"
+            f"{of_time}, {work}{so_far}{accuracy} (seed {run.seed})."
         )
     return (
-        f"{run.policy} trained {seconds(summary.total_seconds)} s of virtual time, {work}{so_far}{accuracy} "
+        f"{run.policy} trained {seconds(summary.total_seconds)} s{of_time}, {work}{so_far}{accuracy} "
         f"(seed {run.seed})."
     )
 
 
 def _of_race(times: Sequence[TargetTime], runs: Sequence[Run]) -> str:
     """The highest target that anybody reached decides; higher ones that nobody reached are named."""
-    targets = sorted({time.target for time in times}, reverse=True)
+    targets, of_time = sorted({time.target for time in times}, reverse=True), _of_time(runs)
     top = next((t for t in targets if any(time.reached for time in times if time.target == t)), None)
     if top is None:
         return f"Nobody reached {percent(targets[-1])} within the budget; {_closest(runs)}."
@@ -89,18 +89,16 @@ def _of_race(times: Sequence[TargetTime], runs: Sequence[Run]) -> str:
     )
     first = entries[0]
     if len(entries) == 1:
-        return f"{nobody}{_alone(first)}."
+        return f"{nobody}{_alone(first, of_time)}."
     if not first.always:
         start = f"{nobody}no policy" if nobody else "No policy"
-        some = (
-            f"{first.reached} of {first.seeds} seeds, after {seconds(first.mean or 0.0)} s of virtual time on average"
-        )
+        some = f"{first.reached} of {first.seeds} seeds, after {seconds(first.mean or 0.0)} s{of_time} on average"
         return f"{start} reached {percent(top)} with every seed; {first.policy} came closest, with {some}."
     winners = [time for time in entries if time.wins]
     if len(winners) > 1:
         tied = _listed([time.policy for time in winners])
-        return f"{nobody}{tied} tie: each reaches {_at(top, first.mean)}{_over_seeds(winners)}."
-    return f"{nobody}{first.policy} reaches {_at(top, first.mean)}, {_lead(entries)}."
+        return f"{nobody}{tied} tie: each reaches {_at(top, first.mean, of_time)}{_over_seeds(winners)}."
+    return f"{nobody}{first.policy} reaches {_at(top, first.mean, of_time)}, {_lead(entries)}."
 
 
 def _lead(entries: Sequence[TargetTime]) -> str:
@@ -122,22 +120,26 @@ def _lead(entries: Sequence[TargetTime]) -> str:
     return f"{sooner} than {which}{following.policy}{_over_seeds([first, following])}{caveat}"
 
 
-def _alone(time: TargetTime) -> str:
+def _alone(time: TargetTime, of_time: str) -> str:
     if time.always:
         spread = f", give or take {seconds(time.spread)} s" if time.spread is not None else ""
-        return f"{time.policy} reaches {_at(time.target, time.mean)}{spread}{_over_seeds([time])}"
+        return f"{time.policy} reaches {_at(time.target, time.mean, of_time)}{spread}{_over_seeds([time])}"
     with_some = f"with {time.reached} of {time.seeds} seeds"
-    return f"{time.policy} reaches {_at(time.target, time.mean)} on average, but only {with_some}"
+    return f"{time.policy} reaches {_at(time.target, time.mean, of_time)} on average, but only {with_some}"
 
 
-def _at(target: float, after: float | None) -> str:
-    return f"{percent(target)} after {seconds(after or 0.0)} s of virtual time"
+def _at(target: float, after: float | None, of_time: str) -> str:
+    return f"{percent(target)} after {seconds(after or 0.0)} s{of_time}"
+
+
+def _of_time(runs: Sequence[Run]) -> str:
+    return " of virtual time" if virtual(runs) else ""
 
 
 def _of_schedules(runs: Sequence[Run]) -> str:
     rates = _means(runs, _rate)
     first, *others = sorted(in_order(rates), key=lambda policy: -rates[policy])
-    lead = f"{first} schedules {rates[first]:,.0f} samples per second of virtual time"
+    lead = f"{first} schedules {rates[first]:,.0f} samples per second{_of_time(runs)}"
     if others:
         lead += f", {_times_as_many(rates[first], rates[others[0]])} {'the next, ' * (len(others) > 1)}{others[0]}"
     beyond = any(
@@ -166,7 +168,7 @@ def _closest(runs: Sequence[Run]) -> str:
     lasted = _means(measured, lambda run: run.summary.total_seconds)
     best = max(in_order(accuracies), key=lambda policy: accuracies[policy])
     which = f"the best, {best}, ended" if len(accuracies) > 1 else f"{best} ended"
-    after = f"after {seconds(lasted[best])} s of virtual time"
+    after = f"after {seconds(lasted[best])} s{_of_time(measured)}"
     return f"{which} at {_accuracy(accuracies[best])} {after}{_seed_note(measured)}"
 
 

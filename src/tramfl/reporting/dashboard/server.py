@@ -115,6 +115,7 @@ def is_loopback(host: str) -> bool:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = MOST_CONNECTIONS
     block_on_close = False
 
     def __init__(self, family: socket.AddressFamily, address: Any, feed: Feed, token: str | None) -> None:
