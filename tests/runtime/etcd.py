@@ -161,6 +161,13 @@ class EtcdCluster:
         self.kill(*(m for m in members if self._processes[m] is not None))
         self.start(*members)
 
+    def heal(self) -> None:
+        """Every member runs again and answers."""
+        self.cont(*(m for m in self.numbers if self._processes[m] is not None))
+        self.launch(*(m for m in self.numbers if self._processes[m] is None))
+        for member in self.numbers:
+            self.wait_until_healthy(member)
+
     def end(self) -> None:
         """End every member."""
         for member in self.numbers:

@@ -24,8 +24,13 @@ from tramfl.runtime.settings import RegisterSettings
 
 Json = dict[str, Any]
 
+BROKEN = (httpx.HTTPError, OSError)
+"""Faults of TLS that come after the handshake, as that of a certificate refused, httpx passes on as they are."""
 TOKEN_FAULTS = ("invalid auth token", "revision of auth store is old", "user name is empty")
 """What etcd says when a token has expired, was lost in a restart, or is older than a change of its users."""
+
+SIZE_FAULTS = ("request is too large", "message larger than max")
+"""What etcd says of more than it takes at once, 1.5 MiB unless it was told otherwise."""
 
 
 class Unreached(Exception):
@@ -93,7 +98,7 @@ class Gateway:
                     return
                 async for line in response.aiter_lines():
                     yield msgspec.json.decode(line)
-        except (httpx.HTTPError, msgspec.DecodeError, Unreached, Ambiguous, Refused):
+        except (*BROKEN, msgspec.DecodeError, Unreached, Ambiguous, Refused):
             self._turn_from(endpoint)
 
     async def close(self) -> None:
@@ -117,7 +122,7 @@ class Gateway:
                     self._turn_from(endpoint)
                     break
             except Refused as error:
-                if not self._has_answered or "too large" in str(error):
+                if not self._has_answered or any(fault in str(error) for fault in SIZE_FAULTS):
                     raise BadInput(f"etcd at {endpoint} refuses what is asked of it: {error}.") from None
                 reasons.append(error)
                 break
@@ -157,18 +162,19 @@ class Gateway:
             )
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             raise Unreached(_says(endpoint, error)) from error
-        except httpx.HTTPError as error:
+        except BROKEN as error:
             raise Ambiguous(_says(endpoint, error)) from error
-        return self._judged(endpoint, response)
+        return self._judged(endpoint, path, response)
 
-    def _judged(self, endpoint: str, response: httpx.Response) -> Json:
+    def _judged(self, endpoint: str, path: str, response: httpx.Response) -> Json:
         status = response.status_code
         if status == httpx.codes.OK:
             try:
                 answer: Json = msgspec.json.decode(response.content, type=dict[str, Any])
             except msgspec.DecodeError as error:
                 raise Ambiguous(f"{endpoint} gave an answer that is not JSON: {error}") from error
-            self._has_answered = True
+            # Leases are granted to anybody: only who was let near the keys has been let in.
+            self._has_answered = self._has_answered or path.startswith("kv/")
             return answer
         message = _message(response)
         # 408 is how the gateway says that a call was cancelled, which may be after it was carried out.
@@ -193,7 +199,10 @@ class Gateway:
                         f"etcd cannot be spoken to ({fault}): check the register's endpoints, authorities, "
                         "certificate and key."
                     )
-        return Silent("; ".join(str(reason) for reason in reasons))
+        # Where one side speaks TLS and the other does not, or a certificate is missing, etcd may just hang up.
+        hint = "; it has never answered: check http or https, and whether it asks for a certificate"
+        hint = "" if self._has_answered else hint
+        return Silent("; ".join(str(reason) for reason in reasons) + hint)
 
 
 def _says(endpoint: str, error: Exception) -> str:

@@ -15,7 +15,7 @@ import secrets
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -361,33 +361,38 @@ class RegisterFile:
 
     def _prepare(self, db: sqlite3.Connection) -> None:
         db.execute(f"PRAGMA busy_timeout = {max(1, int(self._left() * 1000))}")
-        self._is_ours(db)  # before anything is changed: it may be somebody else's
-        if db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        if self._is_empty(db, "DEFERRED"):  # asked before anything is changed: it may be somebody else's
             db.execute("PRAGMA journal_mode = WAL")
+            self._is_empty(db, "IMMEDIATE", TABLES)
         db.execute("PRAGMA synchronous = FULL")
-        if not self._is_ours(db):
-            db.execute("BEGIN IMMEDIATE")
-            if not self._is_ours(db):
-                for table in TABLES:
-                    db.execute(table)
-                db.execute(f"PRAGMA application_id = {APPLICATION}")
-                db.execute(f"PRAGMA user_version = {LAYOUT}")
-            db.execute("COMMIT")
 
-    def _is_ours(self, db: sqlite3.Connection) -> bool:
-        """Whether it is a register already; False if it is still empty."""
+    def _is_empty(self, db: sqlite3.Connection, kind: str, tables: Sequence[str] = ()) -> bool:
+        """Whether it is not a register yet; if so, it gets the tables.
+
+        Asked and made in one transaction, for another process may be making it one just now.
+        """
+        db.execute(f"BEGIN {kind}")
         application = db.execute("PRAGMA application_id").fetchone()[0]
         layout = db.execute("PRAGMA user_version").fetchone()[0]
-        tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if (application, layout, tables) == (0, 0, 0):
-            return False
+        found = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        is_empty = (application, layout, found) == (0, 0, 0)
+        if not is_empty:
+            self._check_ours(application, layout)
+        elif tables:
+            for table in tables:
+                db.execute(table)
+            db.execute(f"PRAGMA application_id = {APPLICATION}")
+            db.execute(f"PRAGMA user_version = {LAYOUT}")
+        db.execute("COMMIT")
+        return is_empty
+
+    def _check_ours(self, application: int, layout: int) -> None:
         if application != APPLICATION:
             raise BadInput(f"{self.path} is not a register but another program's database; name another file.")
         if layout != LAYOUT:
             raise BadInput(
                 f"{self.path} was made by another version of tramfl; use that version or name another file."
             )
-        return True
 
     def _reason(self, error: sqlite3.Error) -> Exception:
         """What an error means to a node: stop, for the file is of no use, or try again."""
