@@ -163,6 +163,14 @@ class LinkMemory(Struct, frozen=True, kw_only=True):
     overhead: Annotated[float, Meta(ge=0, le=1e9)] | None = None
 
 
+class LinksMemory(Struct, frozen=True, kw_only=True):
+    """What a LinkMeter keeps over a restart."""
+
+    model_bits: Observed | None = None
+    """The size of model that the rates are for."""
+    peers: dict[str, LinkMemory] = field(default_factory=dict)
+
+
 @dataclass
 class _Link:
     rates: Sequel
@@ -182,6 +190,7 @@ class LinkMeter:
     take their time whatever the size. All models of a run have one size, so that what a transfer of it came to,
     bits / seconds, overhead and all, is just the b_ij that is wanted. Only what has another size, above all a probe,
     is first converted to it; the overhead for that is learnt from transfers that followed a probe of the same link.
+    Before the first of them a probe is all there is, and tells of the bits alone: it counts until the first transfer.
     """
 
     _WEIGHT = 0.3
@@ -203,12 +212,17 @@ class LinkMeter:
             seen = max(0.0, seconds - bits / link.probed)
             known = seen if link.overhead is None else link.overhead
             link.overhead = known + self._WEIGHT * (seen - known)
-            link.probed = None
         if not self._fixed_bits:
             self._bits = bits
+        self._moved(link, bits, seconds, at)
+
+    def _moved(self, link: _Link, bits: float, seconds: float, at: float) -> None:
         # An overhead that leaves nothing for the bits themselves was not there this time.
         overhead = min(self._overhead(link), 0.9 * seconds)
-        self._observed(link, self._effective(bits / (seconds - overhead), overhead), at)
+        if overhead > seconds / 2 and self._bits is not None and bits < self._bits / 2:
+            return  # too few bits to tell what many take
+        link.rates.add(self._effective(bits / (seconds - overhead), overhead))
+        link.at, link.traffic, link.probed = at, self._traffic, None
 
     def probed(self, peer: str, bandwidth: float, at: float) -> None:
         """A probe, which has taken its own latency off, found so many bit/s."""
@@ -216,7 +230,9 @@ class LinkMeter:
             return
         link = self._link(peer)
         link.probed = bandwidth
-        self._observed(link, self._effective(bandwidth, self._overhead(link)), at)
+        link.at, link.traffic = at, self._traffic
+        if link.overhead is not None:
+            link.rates.add(self._effective(bandwidth, link.overhead))
 
     def bandwidth(self, peer: str, at: float, other_traffic: float | None = None) -> float | None:
         """b_ij, or None where it is not known or too old: then probe.
@@ -230,29 +246,34 @@ class LinkMeter:
         link = self._links.get(peer)
         if link is None or at - link.at > self._fresh:
             return None
-        rate = link.rates.next()
-        if rate is None or other_traffic is None:
+        rate = link.rates.next() if link.probed is None or link.overhead is not None else None
+        if rate is None:
+            assert link.probed is not None
+            rate = self._effective(link.probed, self._overhead(link))
+        if other_traffic is None:
             return rate
         return max(rate - max(0.0, other_traffic - link.traffic), rate / 2)
 
-    def memory(self) -> dict[str, LinkMemory]:
+    def memory(self) -> LinksMemory:
         """What to keep."""
-        return {peer: LinkMemory(rates=tuple(x.rates.values), overhead=x.overhead) for peer, x in self._links.items()}
+        peers = {
+            peer: LinkMemory(rates=tuple(x.rates.values), overhead=x.overhead) for peer, x in self._links.items()
+        }
+        return LinksMemory(model_bits=self._bits, peers=peers)
 
-    def recall(self, memory: dict[str, LinkMemory]) -> None:
+    def recall(self, memory: LinksMemory) -> None:
         """Go on from what was kept; nothing of it is fresh."""
-        for peer, kept in memory.items():
+        if self._bits is None:
+            self._bits = memory.model_bits
+        bits = memory.model_bits or self._bits or 1.0
+        for peer, kept in memory.peers.items():
             link = self._link(peer)
             link.overhead = kept.overhead
             for rate in kept.rates[-KEPT:]:
-                link.rates.add(rate)
+                self._moved(link, bits, bits / rate, -math.inf)
 
     def _link(self, peer: str) -> _Link:
         return self._links.setdefault(peer, _Link(Sequel(self._predictor)))
-
-    def _observed(self, link: _Link, rate: float, at: float) -> None:
-        link.rates.add(rate)
-        link.at, link.traffic = at, self._traffic
 
     def _overhead(self, link: _Link) -> float:
         """This link's, or that of the others: most of it is writing to disk."""
@@ -271,7 +292,7 @@ class Memory(Struct, frozen=True, kw_only=True):
 
     version: Literal[1] = 1
     compute: ComputeMemory | None = None
-    links: dict[str, LinkMemory] = field(default_factory=dict)
+    links: LinksMemory = field(default_factory=LinksMemory)
 
 
 class History:
