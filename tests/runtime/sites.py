@@ -32,9 +32,9 @@ DAY = datetime.timedelta(days=1)
 class Authority:
     """A private authority and the certificates it issues."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "authority") -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = _name("authority")
+        self._name = _name(name)
         builder = _certificate(self._name, self._name, self._key.public_key(), 9 * DAY)
         self._own = builder.add_extension(x509.BasicConstraints(True, 0), True).sign(self._key, hashes.SHA256())
 

@@ -145,6 +145,11 @@ class Arrival:
         part.settle()
         self.verified = True
 
+    def seconds_for_all(self, seconds: float) -> float:
+        """What the whole file takes if what came in this try took `seconds`; 0 where nothing had to come."""
+        came = self._size - self._resumed_at
+        return seconds * self._size / came if came else 0.0
+
     def close(self, keep: bool) -> None:
         """End the transfer; kept bytes need not be sent again."""
         if self._part is not None:

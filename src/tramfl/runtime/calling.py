@@ -22,7 +22,6 @@ from msgspec import Struct
 from tramfl.notation import Digest, NodeId
 from tramfl.runtime.arrival import frame
 from tramfl.runtime.links import (
-    KEEPALIVE_GRACE_SECONDS,
     MESSAGE_BYTES,
     SITE_KEY,
     Credentials,
@@ -33,7 +32,7 @@ from tramfl.runtime.links import (
     options,
 )
 from tramfl.runtime.settings import Federation
-from tramfl.runtime.store import BLOCK_BYTES, StoreFull, sync
+from tramfl.runtime.store import BLOCK_BYTES, DIGEST, StoreFull, sync
 from tramfl.runtime.wire import (
     CHUNK_BYTES,
     Accepted,
@@ -53,6 +52,8 @@ from tramfl.runtime.wire import (
 PAUSES = (0.1, 0.3, 1.0, 2.0, 4.0)
 """Seconds before each new try of a transfer that got nowhere; one that moved starts over with the first."""
 MOST_TRIES = 100
+CONNECT_SECONDS = 5
+"""How long reaching a site and shaking hands may take."""
 PROBE_BYTES = (0, *(1 << n for n in range(14, 21)))
 """16 KiB to 1 MiB; the empty one tells what the way there and back takes."""
 PROBE_SECONDS = 0.05
@@ -152,6 +153,8 @@ class Peers:
 
         Raises Refusal, Unreachable or OSError; what had come by then is resumed the next time.
         """
+        if not DIGEST.fullmatch(digest):
+            raise Refusal(f"{digest[:80]!r} are no weights")
         part = to.with_name(f"{to.name}.{digest[:12]}.part")
         idle = 0
         with Download(part) as download:
@@ -237,7 +240,7 @@ class Peers:
             settings = options(
                 ("grpc.enable_http_proxy", 0),
                 ("grpc.initial_reconnect_backoff_ms", 100),
-                ("grpc.min_reconnect_backoff_ms", KEEPALIVE_GRACE_SECONDS * 1000),
+                ("grpc.min_reconnect_backoff_ms", CONNECT_SECONDS * 1000),
                 ("grpc.max_reconnect_backoff_ms", 2000),
             )
             if self._credentials is None:

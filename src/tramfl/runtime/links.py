@@ -23,8 +23,9 @@ MESSAGE_BYTES = 4 << 20
 """gRPC itself ends a call with a larger message; what is smaller and still too large is refused, and logged, here."""
 KEEPALIVE_SECONDS = 10
 """A peer that neither sends nor answers for so long ..."""
-KEEPALIVE_GRACE_SECONDS = 5
-"""... and does not answer a ping in these is gone: stopped, or behind a cut cable."""
+KEEPALIVE_GRACE_SECONDS = 20
+"""... and does not answer a ping in these is gone: stopped, or behind a cut cable. On a slow link a ping waits behind
+megabytes of weights, so this is not less."""
 
 T = TypeVar("T")
 
@@ -74,6 +75,8 @@ def options(*more: tuple[str, object]) -> list[tuple[str, object]]:
         ("grpc.absolute_max_metadata_size", 32 << 10),
         ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_GRACE_SECONDS * 1000),
+        # gRPC waits a minute for any ping unless told, whatever the keepalive's timeout.
+        ("grpc.http2.ping_timeout_ms", KEEPALIVE_GRACE_SECONDS * 1000),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.max_frame_size", 1 << 20),
         ("grpc.http2.lookahead_bytes", 4 << 20),

@@ -77,6 +77,7 @@ class Host(Protocol):
     ) -> Accepted | Refused:
         """A model is here, verified, in `store.incoming`; answers once it is stored, or refused, for good.
 
+        `seconds` is what sending all of it takes, even if some was sent before; 0 where all of it was here already.
         It comes twice if its sender did not hear the first answer. What is left of `staged` is removed afterwards.
         """
         ...
@@ -353,7 +354,7 @@ class Dock:
             began = time.monotonic()
             await self._take_chunks(arrival, context)
             await self._in_thread(arrival.finish)
-            return time.monotonic() - began
+            return arrival.seconds_for_all(time.monotonic() - began)
         except (Unfit, Spoilt, OSError) as error:
             keep = isinstance(error, Truncated)
             raise
@@ -363,20 +364,27 @@ class Dock:
 
     async def _take_chunks(self, arrival: Arrival, context: Any) -> None:
         """One chunk is hashed and written in a thread while the next is read; more are not in memory."""
-        writing: asyncio.Future[None] | None = None
         loop = asyncio.get_running_loop()
+        reading: asyncio.Future[Any] = asyncio.ensure_future(context.read())
+        writing: asyncio.Future[None] | None = None
         try:
-            async with asyncio.timeout(STALL_SECONDS) as limit:
-                while (chunk := await context.read()) is not grpc.aio.EOF:
-                    limit.reschedule(loop.time() + STALL_SECONDS)
-                    if writing is not None:
-                        await writing
-                    writing = loop.run_in_executor(self._threads, arrival.take, chunk)
-                if writing is not None:
+            while True:
+                waiting = {reading} if writing is None else {reading, writing}
+                done, _ = await asyncio.wait(waiting, timeout=STALL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    raise Truncated(f"no chunk came for {STALL_SECONDS:.0f} s")
+                if writing in done or (writing is not None and reading in done):
+                    # What is wrong with a chunk is said at once, not when the next one comes.
                     await writing
-        except TimeoutError:
-            raise Truncated(f"no chunk came for {STALL_SECONDS:.0f} s") from None
+                    writing = None
+                if reading not in done:
+                    continue
+                if (chunk := reading.result()) is grpc.aio.EOF:
+                    return
+                writing = loop.run_in_executor(self._threads, arrival.take, chunk)
+                reading = asyncio.ensure_future(context.read())
         finally:
+            reading.cancel()
             if writing is not None and not writing.done():
                 await asyncio.wait({writing})
 
