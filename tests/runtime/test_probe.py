@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -88,6 +89,17 @@ def test_how_far_others_give_way_is_learnt(demand: float, share: float) -> None:
         predicted = meter.available(demand)
         meter.trained(1000, 1 / share, busy_share=1 - share)
     assert predicted == pytest.approx(1e9 * share, rel=0.02)
+
+
+@NAMES
+def test_rough_readings_of_a_crowded_machine_hardly_show_in_what_is_predicted(name: str) -> None:
+    rng = np.random.default_rng(3)
+    meter, found = ComputeMeter(M, name), []
+    meter.calibrated(1e9)
+    for _ in range(60):
+        found.append(meter.available(rng.uniform(0.85, 1.0)))
+        meter.trained(1000, 2.0, rng.uniform(0.85, 1.0))
+    assert np.abs(np.log(np.array(found[10:]) / 0.5e9)).max() < 0.25
 
 
 def test_others_may_use_the_cores_that_we_do_not_train_on() -> None:

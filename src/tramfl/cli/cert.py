@@ -46,7 +46,7 @@ def issue(
 
     The file itself is left alone: it has to change at every site, and a run under way has counted its sites.
     """
-    from tramfl.runtime import certificates, founding  # noqa: PLC0415 - needs an extra
+    from tramfl.runtime import certificates, founding
 
     check_name(name, "tramfl cert issue")
     federation = read_federation(folder / founding.FEDERATION_FILE)
@@ -84,7 +84,7 @@ def renew(
     format_: FormatOption = Format.text,
 ) -> None:
     """Make certificates last longer. The key stays the same, so that no secret has to be copied again."""
-    from tramfl.runtime.certificates import Authority  # noqa: PLC0415 - needs an extra
+    from tramfl.runtime.certificates import Authority
 
     federation = read_federation(folder / "federation.toml")
     known = (OPERATOR, *sorted(path.parent.name for path in folder.glob("sites/*/site.crt")))
@@ -101,7 +101,7 @@ def renew(
         return
     print(f"Renewed for {days} days: {', '.join(wanted)}.")
     if copy:
-        print("Copy to the site it is named after, and restart that site:", *copy, sep="\n  ")
+        print("Copy to its site, in place of the old; it counts from the next connection on:", *copy, sep="\n  ")
 
 
 def _renew(
@@ -159,7 +159,7 @@ def show(
 
 
 def _shown(file: Path) -> Shown:
-    from tramfl.runtime import certificates  # noqa: PLC0415 - needs an extra
+    from tramfl.runtime import certificates
 
     pem = _content(file)
     info = certificates.describe(pem, source=str(file))

@@ -56,7 +56,7 @@ def init(
     format_: FormatOption = Format.text,
 ) -> None:
     """Write a federation: its settings, a private authority, and a folder with a certificate for each site."""
-    from tramfl.runtime import founding  # noqa: PLC0415 - needs an extra
+    from tramfl.runtime import founding
 
     names = _parts(sites)
     plan = founding.Plan(

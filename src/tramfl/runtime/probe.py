@@ -70,8 +70,8 @@ class ComputeMeter:
     we share it; it is 1 at first, then learnt from how much the others gave way in trainings.
     """
 
-    _LEAST_FREE = 0.05
-    """A training that was left less is no measure of full speed."""
+    _LEAST_FREE = 0.25
+    """Readings beside a short training are rough, and dividing by a small share would make much of that."""
     _WEIGHT = 0.3
     """Of a new observation of c, and of how much work is usual."""
     _MOST_COMPETITORS = 20.0
