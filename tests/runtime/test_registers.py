@@ -449,9 +449,9 @@ class TestContract:
         async with home.closing():
             register = await home.joined(0)
             since = await register.look()
-            for _ in range(20):
+            for turn in range(40):
                 waiting = asyncio.create_task(register.changed(since, PATIENCE))
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.0007 * turn)
                 waiting.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await waiting

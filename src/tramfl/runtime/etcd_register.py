@@ -284,7 +284,8 @@ async def _set_within(event: asyncio.Event, seconds: float) -> bool:
     if seconds <= 0:
         return True
     try:
-        await asyncio.wait_for(event.wait(), seconds)
+        # Not wait_for: until Python 3.12 it may swallow a cancellation that comes with the event.
+        async with asyncio.timeout(seconds):
+            return await event.wait()
     except TimeoutError:
         return False
-    return True

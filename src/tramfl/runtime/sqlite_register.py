@@ -141,7 +141,9 @@ class SqliteRegister:
             raise Silent(f"{self._file.path} is closed") from None
         future.add_done_callback(_heard)
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), seconds)
+            # Not wait_for: until Python 3.12 it may swallow a cancellation that comes with the outcome.
+            async with asyncio.timeout(seconds):
+                return await asyncio.wrap_future(future)
         except TimeoutError:
             raise Silent(f"{self._file.path} did not answer in time") from None
 
