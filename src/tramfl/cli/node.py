@@ -12,11 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tramfl.cli.federations import InsecureOption, run, runtime
+from tramfl.notation import BadInput
 
 if TYPE_CHECKING:
     from tramfl.runtime.journal import Journal
     from tramfl.runtime.settings import Site
     from tramfl.runtime.transport import Credentials
+
+
+class BrokenSite(OSError):
+    """A site cannot go on; what is on its disk stays good."""
 
 
 def node(
@@ -63,7 +68,12 @@ async def _be(
     if with_parent:
         threading.Thread(target=_outlived, args=(loop, stop), daemon=True).start()
     register = open_register(site.federation, site.number)
-    await Node(site, register, credentials, log, metrics).run(stop)
+    try:
+        await Node(site, register, credentials, log, metrics).run(stop)
+    except BadInput:
+        raise
+    except Exception as error:  # the log has the whole story, as one line
+        raise BrokenSite(f"site {site.file.site} ended: {type(error).__name__}: {error}") from None
 
 
 def _outlived(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:

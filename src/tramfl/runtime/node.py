@@ -11,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import math
 import os
 import re
 import shutil
 import time
+import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -227,7 +229,8 @@ class Node:
 
     def broken(self, error: BaseException) -> None:
         """Something failed that no event tells of: end, and let others take over."""
-        self.log("broken", reason=f"{type(error).__name__}: {error}")
+        trace = "".join(traceback.format_exception(error))
+        self.log("broken", reason=f"{type(error).__name__}: {error}", trace=trace)
         if not self._broken.done():
             self._broken.set_exception(error)
 
@@ -309,7 +312,8 @@ class Node:
             await self.driver.end()
         self._check_record(record)
         self._lives += 1
-        store = Store(self.run_folder(record.run))
+        # Checking what is on disk reads all of it: the lease must not wait for that.
+        store = await asyncio.to_thread(Store, self.run_folder(record.run))
         for damaged in store.damaged:
             self.log("damaged", file=damaged, reason="its content is not what its name says; set aside")
         self.driver = Driver(
@@ -380,7 +384,9 @@ class Node:
     # What the driver needs (driver.Surroundings).
 
     def own_load(self) -> float:
-        """FLOPS that this site can spare."""
+        """FLOPS that this site can spare; NaN while it could not train at all."""
+        if not self.workshop.ready:
+            return math.nan
         return self.compute.available(self.machine.busy_share())
 
     async def load_of(self, node: NodeId, ask: AskLoad, seconds: float) -> tuple[Load, float]:
@@ -509,7 +515,10 @@ class Node:
         """What this site can spare for a round of a peer's."""
         if self.driver is None or self.driver.run != ask.run:
             await self.look()
-        return Load(self.own_load(), self._bandwidth(peer), self.held)
+        flops = self.own_load()
+        if math.isnan(flops):
+            raise Refusal("the process that trains is not ready")
+        return Load(flops, self._bandwidth(peer), self.held)
 
     def admission(self, peer: NodeId, consignment: Consignment) -> str | None:
         """Why a model is not let in."""

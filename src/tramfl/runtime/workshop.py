@@ -125,6 +125,7 @@ class Workshop:
     def __init__(self, build: Build) -> None:
         self._build = build
         self._process: asyncio.subprocess.Process | None = None
+        self._loaded = False
         self._turn = asyncio.Lock()
         self._reopening: asyncio.Task[None] | None = None
         self._encode = msgspec.msgpack.Encoder().encode
@@ -134,6 +135,11 @@ class Workshop:
     def pid(self) -> int | None:
         """The process, while there is one."""
         return self._process.pid if self._process is not None else None
+
+    @property
+    def ready(self) -> bool:
+        """Whether a training could begin now: model and data are loaded."""
+        return self._loaded and self._process is not None and self._process.returncode is None
 
     async def open(self) -> Built:
         """Start the process and let it load model and data."""
@@ -156,7 +162,7 @@ class Workshop:
         """End the process."""
         if self._reopening is not None and self._reopening is not asyncio.current_task():
             self._reopening.cancel()
-        process, self._process = self._process, None
+        process, self._process, self._loaded = self._process, None, False
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
@@ -193,7 +199,9 @@ class Workshop:
             stdout=asyncio.subprocess.PIPE,
         )
         try:
-            return await self._exchange(self._build, Built)
+            built = await self._exchange(self._build, Built)
+            self._loaded = True
+            return built
         except (EOFError, OSError) as error:
             await self.close()
             raise WorkFailed(f"the process that trains died while it loaded model and data ({error})") from None
