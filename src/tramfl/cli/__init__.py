@@ -37,8 +37,8 @@ app = typer.Typer(
     name="tramfl",
     help="""One model travels between the sites that own the data: load-aware federated learning without a server.
 
-    Try [bold]tramfl run[/bold] to watch one policy train, [bold]tramfl compare[/bold] to race four of them,
-    and [bold]tramfl plan FILE.toml[/bold] to have a single decision explained.""",
+    Try [bold]tramfl run[/bold] to train with one policy, [bold]tramfl compare[/bold] to race four of them,
+    [bold]tramfl up[/bold] to start real sites on this machine, and [bold]tramfl watch[/bold] to see either travel.""",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
