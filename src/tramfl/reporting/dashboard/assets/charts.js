@@ -25,7 +25,7 @@ class Sheet {
   constructor(figure) {
     this.canvas = figure.querySelector("canvas");
     this.caption = figure.querySelector("figcaption");
-    this.figure = figure;
+    this.size = [0, 0];
     this.context = this.canvas.getContext("2d");
     const heading = figure.querySelector("h2");
     heading.id = `${figure.id}-title`;
@@ -33,9 +33,10 @@ class Sheet {
     this.canvas.setAttribute("aria-labelledby", heading.id);
     this.canvas.setAttribute("aria-describedby", this.caption.id);
   }
+  measure() { this.size = [this.canvas.clientWidth, this.canvas.clientHeight]; }
   // A clean sheet; null where it has no size.
   begin() {
-    const { clientWidth: wide, clientHeight: high } = this.canvas, ratio = window.devicePixelRatio || 1;
+    const [wide, high] = this.size, ratio = window.devicePixelRatio || 1;
     if (!wide || !high) return null;
     if (this.canvas.width !== Math.round(wide * ratio) || this.canvas.height !== Math.round(high * ratio)) {
       this.canvas.width = Math.round(wide * ratio);
@@ -91,14 +92,16 @@ class LineChart extends Sheet {
       this.stroke(run, each, clip, px, py, each.alpha ?? 1);
     }
     c.restore();
-    c.textAlign = "right";
-    c.textBaseline = "bottom";
+    // On the left, where a run has hardly begun and its line is seldom in the way.
+    c.textAlign = "left";
     c.fillStyle = colours.soft;
     c.strokeStyle = colours.panel;
     c.lineWidth = 3;
     for (const { at, name } of levels) {
-      c.strokeText(name, right, py(at) - 2);
-      c.fillText(name, right, py(at) - 2);
+      const below = py(at) < top + 12;
+      c.textBaseline = below ? "top" : "bottom";
+      c.strokeText(name, left + 4, py(at) + (below ? 3 : -2));
+      c.fillText(name, left + 4, py(at) + (below ? 3 : -2));
     }
   }
   frame({ c, left, right, bottom }, ys, xs, px, py, text, unit) {

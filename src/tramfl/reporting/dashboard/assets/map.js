@@ -35,10 +35,13 @@ class TramMap {
   constructor(place) {
     this.place = place;
     this.key = "";
+    this.size = [0, 0];
   }
+  // Asked for only when it may have changed: asking makes the browser lay the page out.
+  measure() { this.size = [this.place.clientWidth, this.place.clientHeight]; }
   // Builds the map anew where its size or its sites have changed.
   build(run) {
-    const wide = this.place.clientWidth, high = this.place.clientHeight, count = run.sites;
+    const [wide, high] = this.size, count = run.sites;
     const key = [wide, high, count, run.now.run].join();
     if (key === this.key || !wide || !high) return;
     this.key = key;

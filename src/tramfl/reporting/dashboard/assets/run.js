@@ -1,7 +1,7 @@
 // ---- run.js: the rounds as they came, and what follows from them -------------------------------------------
 const FIELDS = ["round", "epoch", "holder", "node", "compute", "transfer", "idle", "lost", "total", "samples", "used",
   "variance", "flops", "bandwidth", "accuracy", "loss", "validation", "reason"];
-const KEEP = 400; // points of a line, whatever the length of the run
+const KEEP = 250; // points of a line, whatever the length of the run
 
 const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
 
@@ -140,8 +140,8 @@ class Run {
 }
 
 // ---- figures as people read them ---------------------------------------------------------------------------
-const grouped = (value, places = 0) =>
-  value.toLocaleString("en", { minimumFractionDigits: places, maximumFractionDigits: places });
+const formats = [0, 1, 2].map((places) => new Intl.NumberFormat("en", { minimumFractionDigits: places, maximumFractionDigits: places }));
+const grouped = (value, places = 0) => formats[places].format(value);
 const digits = (value) => (value < 10 ? grouped(value, 2) : value < 1000 ? grouped(value, 1) : grouped(value));
 const percent = (share) => `${Number((100 * share).toFixed(1))} %`;
 function seconds(value) {

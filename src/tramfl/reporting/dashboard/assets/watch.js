@@ -8,7 +8,7 @@ const still = matchMedia("(prefers-reduced-motion: reduce)");
 const charts = Object.fromEntries(["accuracy", "loss", "rate", "variance"].map((name) => [name, new LineChart($(`c-${name}`))]));
 const balance = new BalanceChart($("c-balance"));
 const log = new Log($("log"), { newer: $("log-newer"), older: $("log-older"), shown: $("log-shown"), go: (at) => moveTo(at) });
-const cost = { frames: 0, spent: 0, worst: 0 }; // of drawing, for benchmarks
+const cost = { frames: 0, spent: 0, whole: null }; // of drawing, in milliseconds, for benchmarks
 
 // ---- from the server ------------------------------------------------------------------------------------------------
 const token = new URLSearchParams(location.search).get("token");
@@ -244,7 +244,7 @@ function usualRate() {
 function tellFigures(done, at) {
   const key = `${run.now.run} ${done}`;
   if (told === key || !everySo(at, toldAt, 1000)) return;
-  [told, toldAt] = [key, at];
+  [told, toldAt] = [key, done ? at : -1e9]; // the first round is told at once
   const row = done ? run.rows[done - 1] : null, over = run.clock === "real" ? "seconds" : "virtual seconds";
   const accurate = lastWith("accuracy", done), lossy = lastWith("loss", done);
   charts.accuracy.tell(accurate ? `${percent(accurate.accuracy)} after ${seconds(accurate.total)}; over ${over}.` : `Over ${over}.`);
@@ -287,7 +287,8 @@ function drawPlayer(scene, done) {
   $("live").setAttribute("aria-pressed", String(player.following && isRunning()));
 }
 
-let chartKey = "";
+const CHARTS_EVERY = 120; // milliseconds
+let chartKey = "", chartsAt = -1e9;
 function draw(at) {
   frame = 0;
   const begun = performance.now();
@@ -303,8 +304,9 @@ function draw(at) {
   drawSites(scene, done);
   log.draw(run, end);
   const key = [run.now.run, run.length, done, version].join();
-  if (dirty || key !== chartKey) {
-    chartKey = key;
+  // Nobody sees more than a few steps of a chart in a second, and charts are what costs most.
+  if (dirty || (key !== chartKey && everySo(at, chartsAt, CHARTS_EVERY))) {
+    [chartKey, chartsAt] = [key, at];
     drawCharts(done);
     map.tell(run, scene);
   }
@@ -314,7 +316,7 @@ function draw(at) {
   const spent = performance.now() - begun;
   cost.frames += 1;
   cost.spent += spent;
-  cost.worst = Math.max(cost.worst, spent);
+  if (caughtUp) cost.whole ??= performance.now();
   if (player.moves(run)) redraw(false);
   document.documentElement.dataset.ready = "true";
 }
@@ -368,8 +370,12 @@ for (const [name, chart] of Object.entries(charts))
   });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { colours.stale = true; redraw(); });
 still.addEventListener("change", () => redraw());
-new ResizeObserver(() => redraw()).observe(document.body);
-new ResizeObserver(() => redraw()).observe($("map"));
+const sized = [map, balance, ...Object.values(charts)];
+const resized = new ResizeObserver(() => {
+  for (const each of sized) each.measure();
+  redraw();
+});
+for (const place of [$("map"), ...document.querySelectorAll("canvas")]) resized.observe(place);
 
 // For benchmarks and the curious; reading it changes nothing.
 window.tramfl = { cost, state: () => ({ rows: run.length, at: player.at, playing: player.playing, following: player.following,
