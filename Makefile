@@ -43,6 +43,7 @@ bench: $(VENV)/installed ## Measure what the documentation claims
 	$(BIN)/python benchmarks/solvers.py
 	$(BIN)/python benchmarks/simulation.py
 	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/pages.py
 
 lock: $(VENV)/installed ## Write the installed versions to constraints.txt
 	$(BIN)/python scripts/lock.py > constraints.new && mv constraints.new constraints.txt
