@@ -388,6 +388,16 @@ class TestContract:
             assert await present.swap(ABSENT, begun()) is not None
 
     @story
+    async def test_a_node_that_joins_twice_at_once_has_one_lease(self, home: Home) -> None:
+        async with home.closing():
+            register = home.open(0)
+            for _ in range(3):
+                await asyncio.gather(*(register.join() for _ in range(4)))
+                await register.renew()
+                assert await register.swap(7, begun()) is None
+            assert (await register.look()).alive == {0}
+
+    @story
     async def test_a_lease_outlives_the_connection_and_no_longer(self, home: Home) -> None:
         async with home.closing():
             watcher = home.open(0)

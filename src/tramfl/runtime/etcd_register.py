@@ -69,6 +69,7 @@ class EtcdRegister:
         self._node = node
         self._lease_seconds = lease_seconds
         self._life: Life | None = None
+        self._joining = asyncio.Lock()
         self._newest: Versioned | None = None
         self._watch: asyncio.Task[None] | None = None
         self._waiting: set[asyncio.Event] = set()
@@ -77,15 +78,9 @@ class EtcdRegister:
 
     async def join(self) -> None:
         """Take this node's lease, in place of any that a former life of it left."""
-        granted = await self._gateway.ask("lease/grant", {"TTL": math.ceil(self._lease_seconds)}, repeatable=True)
-        lease = str(granted["ID"])
-        life = {"key": text(self._own_key), "value": text(secrets.token_hex(8)), "lease": lease, "prev_kv": True}
-        answer = await self._gateway.ask("kv/put", life, repeatable=False)
-        self._life = Life(lease, int(answer["header"]["revision"]))
-        # The key is bound to the new lease by now, so the end of the former one cannot take it along.
-        former = str(answer.get("prev_kv", {}).get("lease", "0"))
-        if former != "0":
-            await self._revoke(former)
+        # One after the other: the life that is kept must be the one whose key was written last.
+        async with self._joining:
+            await self._join()
 
     async def renew(self) -> None:
         """Make the lease last a full length again."""
@@ -230,6 +225,17 @@ class EtcdRegister:
                 raise BadInput(f"the record at {self._record_key} in etcd cannot be read: {error}.") from None
             self._newest = Versioned(record, revision)
         return self._newest
+
+    async def _join(self) -> None:
+        granted = await self._gateway.ask("lease/grant", {"TTL": math.ceil(self._lease_seconds)}, repeatable=True)
+        lease = str(granted["ID"])
+        life = {"key": text(self._own_key), "value": text(secrets.token_hex(8)), "lease": lease, "prev_kv": True}
+        answer = await self._gateway.ask("kv/put", life, repeatable=False)
+        self._life = Life(lease, int(answer["header"]["revision"]))
+        # The key is bound to the new lease by now, so the end of the former one cannot take it along.
+        former = str(answer.get("prev_kv", {}).get("lease", "0"))
+        if former != "0":
+            await self._revoke(former)
 
     async def _revoke(self, lease: str) -> None:
         """End a lease; if that fails it ends by itself."""
