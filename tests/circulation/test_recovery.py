@@ -343,6 +343,17 @@ def test_a_receiver_that_takes_over_decides_for_itself() -> None:
     assert Train not in node.kinds()
 
 
+def test_who_took_over_asks_the_lost_holder_but_does_not_wait_for_it() -> None:
+    node = Node(2, W7).tell(HolderLost(90.0, NOW))
+    (swap,) = node.commands
+    assert isinstance(swap, Swap)
+    node.tell(Swapped(90.0, swap.ticket, Versioned(swap.record, 21)))
+    assert isinstance(node.state.phase, Gathering)
+    assert node.state.phase.awaited == {1, 2}
+    (ask,) = (c for c in node.commands if isinstance(c, AskLoads))
+    assert ask.nodes == (0, 1, 2)
+
+
 # Two candidates, one record.
 
 

@@ -76,6 +76,10 @@ def noticed(state: State, versioned: Versioned) -> Step:
     if state.seen is not None and versioned.revision <= state.seen.revision:
         return state, ()
     record = versioned.record
+    lost = state.seen.record.holder if state.seen is not None and record.epoch > state.seen.record.epoch else None
+    if lost is not None and lost != record.holder:
+        # Whoever was given up is still asked for its load, but nobody waits for it.
+        state = replace(state, absent=state.absent | {lost})
     backup = state.backup
     if backup is not None and backup.in_doubt_at is not None and versioned.revision > backup.in_doubt_at:
         # The record has moved: the swap that went unanswered was made by now, or never will be.

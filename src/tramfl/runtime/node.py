@@ -130,6 +130,7 @@ class Node:
             if self._metrics_port is not None:
                 await stack.enter_async_context(Metrics(self, self._metrics_port))
             stack.push_async_callback(self._end_tasks)
+            self._began = time.monotonic()
             for work in (self._keep_alive(), self._follow(), self._score()):
                 self._task(work)
             self.log("started", address=self.site.listen, incarnation=self._incarnation, held=self.held)
@@ -270,7 +271,7 @@ class Node:
         while True:
             try:
                 standing = await (
-                    self.register.look() if standing is None else self.register.changed(standing, lease / 2)
+                    self.register.look() if standing is None else self.register.changed(standing, lease / 4)
                 )
             except Silent as error:
                 self.log("register-silent", reason=str(error))
@@ -375,7 +376,8 @@ class Node:
         # Where everybody has just been started, the holder may be the last to come.
         if holder is not None and holder != self._holder_seen_alive and now - self._began < lease:
             return
-        if now - self._holder_lost_at >= lease:
+        # A machine that was busy when it heard of it, or a register that did not answer, must not cost a whole lease.
+        if now - self._holder_lost_at >= lease / 4:
             if self._holder_lost_at < 0:
                 self.log("holder-lost", holder=self._name(holder))
             self._holder_lost_at = now
@@ -430,6 +432,7 @@ class Node:
         decision = outcome.assignment.decision
         self.log(
             "committed",
+            epoch=record.epoch,
             round=record.round,
             node=self._name(outcome.node),
             samples=sum(decision.samples),
@@ -442,7 +445,7 @@ class Node:
         self._history.keep(self.compute, self.links, time.monotonic())
         budget = self.scenario.budget
         if past(budget, record.ledger):
-            self._task(self._finish("the budget is used up"))
+            self._task(self._finish(record.run, "the budget is used up"))
 
     # Scores.
 
@@ -482,28 +485,33 @@ class Node:
             self.log("scored", round=record.round, test_accuracy=scores.test_accuracy, test_loss=scores.test_loss)
             targets = self.scenario.budget.targets
             if targets and scores.test_accuracy is not None and scores.test_accuracy >= max(targets):
-                await self._finish("the last target is reached")
+                await self._finish(record.run, "the last target is reached")
 
-    async def _finish(self, reason: str) -> None:
+    async def _finish(self, run: str, reason: str) -> None:
+        """A run is at its end; a register that does not answer is told later."""
         self.log("finished", reason=reason)
-        await self.set_status("stopped")
-
-    async def set_status(self, status: Status) -> Record | None:
-        """Pause, resume or stop the run; the record as it is then, or None where there is none."""
         while True:
+            with contextlib.suppress(Silent):
+                await self.set_status("stopped", run)
+                return
+            await asyncio.sleep(0.5)
+
+    async def set_status(self, status: Status, run: str | None = None) -> Record | None:
+        """Pause, resume or stop the run, or this one alone; the record as it is then, or None where there is none.
+
+        Raises Silent where the register does not answer: then it may have been done or not.
+        """
+        while True:
+            versioned = (await self.register.look()).versioned
+            if versioned is None or run not in (None, versioned.record.run):
+                return None
+            if versioned.record.status in (status, "stopped"):
+                return versioned.record
+            record = msgspec.structs.replace(versioned.record, status=status)
             try:
-                versioned = (await self.register.look()).versioned
-                if versioned is None or versioned.record.status == status:
-                    return versioned.record if versioned is not None else None
-                record = msgspec.structs.replace(versioned.record, status=status)
-                if versioned.record.status == "stopped":
-                    return versioned.record
                 swapped = await self.register.swap(versioned.revision, record)
             except LeaseLost:
                 await self.register.join()
-                continue
-            except Silent:
-                await asyncio.sleep(0.5)
                 continue
             if swapped is not None:
                 await self.look()
