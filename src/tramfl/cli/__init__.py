@@ -38,7 +38,7 @@ app = typer.Typer(
     help="""One model travels between the sites that own the data: load-aware federated learning without a server.
 
     Try [bold]tramfl run[/bold] to train with one policy, [bold]tramfl compare[/bold] to race four of them,
-    [bold]tramfl up[/bold] to start real sites on this machine, and [bold]tramfl watch[/bold] to see either travel.""",
+    [bold]tramfl up[/bold] to start real sites on this machine, [bold]tramfl watch[/bold] to see them travel.""",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
