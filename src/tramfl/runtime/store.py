@@ -66,7 +66,7 @@ class Store:
         """The weights that are here, newest first."""
         with self._lock:
             found = [entry.copy for entry in self._entries.values()]
-        return tuple(sorted(found, key=_age, reverse=True))
+        return tuple(sorted(found, key=lambda copy: (copy.epoch, copy.round, copy.digest), reverse=True))
 
     def path(self, digest: Digest) -> Path | None:
         """Where these weights are, or None."""
@@ -165,7 +165,7 @@ class Store:
 
     def _forget_parts(self, besides: Path) -> None:
         """Keep a few abandoned parts and no more; what a dead sender began must not fill the disk."""
-        parts = [p for p in self.incoming.glob("*.part") if p not in self._open and p != besides]
+        parts = [p for p in self.incoming.glob("*.part") if p.is_file() and p not in self._open and p != besides]
         total = 0
         for count, part in enumerate(sorted(parts, key=lambda p: p.stat().st_mtime, reverse=True), 1):
             total += part.stat().st_size
