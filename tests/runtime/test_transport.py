@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import grpc
@@ -901,6 +902,23 @@ async def test_the_same_weights_sent_anew_end_the_transfer_before(tmp_path: Path
         assert told[0] == CHUNK_BYTES
         assert await hanging.code() is grpc.StatusCode.ABORTED
         assert [c.offer.ticket for _, c, _ in trial.host.arrivals] == [2]
+
+
+@played
+async def test_a_sender_that_hangs_up_at_any_moment_may_come_back(tmp_path: Path) -> None:
+    async with Trial(tmp_path, data=os.urandom(5000)) as trial:
+        peers, rng = trial.peers(), Random(1)
+        call = peers._channel(1).stream_stream(links.method("Carry"))
+        for _ in range(300):
+            hanging = call()
+            await hanging.write(encode(trial.consignment()))
+            for chunk in frames(trial.model.read_bytes(), 2500):
+                await hanging.write(chunk)
+            await asyncio.sleep(rng.random() * 0.004)
+            hanging.cancel()
+        await peers.send(1, trial.consignment(ticket=2), trial.model, ignore)
+        assert [line for line in trial.log.lines if line["event"] == "failed"] == []
+        assert trial.parts() == []
 
 
 @played

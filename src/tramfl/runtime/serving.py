@@ -325,6 +325,8 @@ class Dock:
             raise
         finally:
             if transfer.landing is None:
+                # All may be here and verified, and the sender gone in that very moment.
+                arrival.close(keep=True)
                 self._end(key)
         # A sender that hangs up now does not stop the weights from being stored.
         return await asyncio.shield(transfer.landing)
@@ -385,8 +387,8 @@ class Dock:
                 reading = asyncio.ensure_future(context.read())
         finally:
             reading.cancel()
-            if writing is not None and not writing.done():
-                await asyncio.wait({writing})
+            if writing is not None:
+                await _until_done(writing)
 
     async def _land(
         self, key: tuple[str, Digest], peer: Peer, consignment: Consignment, arrival: Arrival, seconds: float
@@ -401,13 +403,23 @@ class Dock:
         self._busy.pop(key).over.set()
 
     async def _in_thread(self, do: Callable[[], object]) -> None:
-        """Whoever cancels waits until the thread is done with the file."""
+        """Do something with the file; whoever cancels waits until it is done."""
         future = asyncio.get_running_loop().run_in_executor(self._threads, do)
+        await _until_done(future)
+        future.result()
+
+
+async def _until_done(future: asyncio.Future[Any]) -> None:
+    """Wait for a thread however often one is cancelled: the file must not be closed under its hands."""
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
         try:
-            await asyncio.shield(future)
-        except asyncio.CancelledError:
             await asyncio.wait({future})
-            raise
+        except asyncio.CancelledError as error:
+            cancelled = error
+    future.exception()  # whoever still cares asks again
+    if cancelled is not None:
+        raise cancelled
 
 
 async def _supersede(transfer: Transfer) -> None:
