@@ -47,7 +47,20 @@ DATA_BYTES = 4000
 SECONDS = 20
 """An input that takes longer hangs."""
 NUMBERS = (-1, 0, 1, 7, 1 << 31, (1 << 53) - 1, 1 << 53, (1 << 63) - 1, -(1 << 63), (1 << 64) - 1)
-TEXTS = ("", "../../etc/passwd", "\0", "é", "status", "stop", "a" * 64, "A" * 64, "x" * 5000, "__metadata__")
+TEXTS = (
+    "",
+    "../../etc/passwd",
+    "\0",
+    "é",
+    "status",
+    "stop",
+    "a" * 64,
+    "A" * 64,
+    "x" * 5000,
+    "__metadata__",
+    "I8",
+    "F32",
+)
 OTHERS: tuple[Any, ...] = (
     None,
     True,
@@ -399,7 +412,7 @@ class Bench:
             assert path is not None
             assert file_digest(path) == copy.digest
             assert path.name == f"{copy.epoch}-{copy.round}-{copy.digest}.safetensors"
-            Manifest.of(path)
+            assert Manifest.of(path).tensors == self.manifest.tensors
             self.outcomes["stored, being right"] += 1
         store.discard([Copy(c.digest, 0, 0).digest for c in copies])
         self.host.arrivals.clear()
