@@ -234,3 +234,25 @@ def test_a_federation_founded_by_a_program_is_the_same_as_one_by_the_command(cli
     found(Plan(name="fed", site=loopback_sites(NAMES), register=RegisterSettings(), run=run), tmp_path / "two")
     one, two = ((tmp_path / place / "federation.toml").read_text() for place in ("one", "two"))
     assert one.replace("/one/", "/two/") == two
+
+
+def test_what_etcd_asks_for_lies_beside_every_federation_file(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("an authority")
+    (tmp_path / "word").write_text("secret")
+    etcd = ("--register", "etcd", "--endpoints", "https://192.0.2.1:2379", "--etcd-ca", tmp_path / "ca.pem")
+    user = ("--etcd-user", "u", "--etcd-password", "word")
+    assert cli("init", tmp_path / "f", "--sites", "a,b,c", *etcd, *user).code == 0
+    for place in (tmp_path / "f", *(tmp_path / "f" / "sites" / name for name in "abc")):
+        register = read_federation(place / "federation.toml").file.register
+        assert (register.authorities, register.user, register.password_file) == ("etcd-ca.crt", "u", "etcd.password")
+        assert (place / "etcd-ca.crt").read_text() == "an authority"
+        assert (place / "etcd.password").read_text() == "secret"
+        assert (place / "etcd.password").stat().st_mode & 0o077 == 0
+
+
+def test_etcds_options_are_refused_where_they_make_no_sense(cli: Cli, tmp_path: Path) -> None:
+    etcd = ("--register", "etcd", "--endpoints", "https://192.0.2.1:2379")
+    cli("init", tmp_path / "f", "--sites", "a", "--etcd-user", "u").refused("add --register etcd")
+    cli("init", tmp_path / "f", "--sites", "a", *etcd, "--etcd-user", "u").refused("both or neither")
+    cli("init", tmp_path / "f", "--sites", "a", *etcd, "--etcd-ca", "missing.crt").refused("missing.crt")
+    assert not (tmp_path / "f").exists()

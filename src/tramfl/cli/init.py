@@ -25,6 +25,10 @@ _BY_SITES = {3: "digits-3", 5: DEFAULT, 10: "digits-10"}
 """The paper's layouts."""
 
 
+ETCD_CA, ETCD_PASSWORD = "etcd-ca.crt", "etcd.password"
+"""What etcd's files are called at a site."""
+
+
 class Kind(StrEnum):
     """The registers there are."""
 
@@ -51,6 +55,13 @@ def init(
     endpoints: Annotated[
         str | None, typer.Option(metavar="URL,...", help="etcd's members, as https://host:2379.")
     ] = None,
+    etcd_ca: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The authority of etcd's certificates; every site gets it.")
+    ] = None,
+    etcd_user: Annotated[str | None, typer.Option(metavar="NAME", help="etcd's user, if it has passwords.")] = None,
+    etcd_password: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A file with that user's password; every site gets it.")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="The federation's name (default: the folder's).")] = None,
     days: Annotated[int, typer.Option(min=1, max=3650, help="How long the certificates last.")] = 365,
     format_: FormatOption = Format.text,
@@ -58,13 +69,23 @@ def init(
     """Write a federation: its settings, a private authority, and a folder with a certificate for each site."""
     from tramfl.runtime import founding
 
+    if register is Kind.sqlite and (etcd_ca or etcd_user or etcd_password):
+        raise BadInput("--etcd-ca, --etcd-user and --etcd-password are etcd's: add --register etcd.")
+    if (etcd_user is None) != (etcd_password is None):
+        raise BadInput("--etcd-user and --etcd-password belong together: give both or neither.")
     names = _parts(sites)
     plan = founding.Plan(
         name=name if name is not None else folder.resolve().name,
         site=_sites(names, addresses) if addresses is not None else founding.loopback_sites(names),
-        register=_register(register, endpoints),
+        register=replace(
+            _register(register, endpoints),
+            authorities=ETCD_CA if etcd_ca else None,
+            user=etcd_user,
+            password_file=ETCD_PASSWORD if etcd_password else None,
+        ),
         run=founding.run_for(scenario_for(scenario, len(names)), len(names)),
         days=days,
+        enclosed={n: path for n, path in ((ETCD_CA, etcd_ca), (ETCD_PASSWORD, etcd_password)) if path is not None},
     )
     founding.found(plan, folder)
     told = _told(plan, folder)
@@ -148,7 +169,8 @@ def _notes(plan: Plan) -> list[str]:
             "sites on several machines need --register etcd."
         )
     if plan.register.kind == "etcd":
-        notes.append("How to reach etcd by TLS and password: see [register] in federation.toml, before you copy it.")
+        if plan.register.authorities is None or plan.register.user is None:
+            notes.append("etcd's TLS and password: --etcd-ca, --etcd-user, or [register] in every federation.toml.")
         if any(endpoint.startswith("http://") for endpoint in plan.register.endpoints):
             notes.append("http:// to etcd can be read and forged on the way; use it on loopback only.")
     return notes

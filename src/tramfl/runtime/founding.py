@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from tramfl.config import Cost, LoadModel, Scenario, as_table
 from tramfl.learning.partition import PAPER_LAYOUTS, node_count
 from tramfl.notation import BadInput
-from tramfl.runtime.certificates import SITE_DAYS, Authority
+from tramfl.runtime.certificates import SITE_DAYS, Authority, write_private
 from tramfl.runtime.settings import (
     OPERATOR,
     FederationFile,
@@ -46,6 +46,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     run: Scenario
     days: float = SITE_DAYS
     """How long the sites' certificates last."""
+    enclosed: dict[str, Path] = field(default_factory=dict)
+    """Files that every site gets beside its federation.toml, by the name they have there."""
 
 
 def check_plan(plan: Plan) -> None:
@@ -91,6 +93,7 @@ def run_for(scenario: Scenario, sites: int) -> Scenario:
 def found(plan: Plan, folder: Path, now: datetime | None = None) -> None:
     """Write a whole federation to `folder`; BadInput where anything of the kind is there already."""
     check_plan(plan)
+    enclosed = {name: _read(path) for name, path in plan.enclosed.items()}
     for name in (FEDERATION_FILE, "ca.crt", "ca.key", OPERATOR_CERTIFICATE, OPERATOR_KEY, SITES):
         if (folder / name).exists():
             raise BadInput(f"{folder / name} is there already; nothing was written.")
@@ -102,7 +105,16 @@ def found(plan: Plan, folder: Path, now: datetime | None = None) -> None:
         add_site(authority, folder, site.name, site.address, plan.days, now)
     text = federation_toml(_with_one_register(plan, folder))
     for place in (*(site_folder(folder, site.name) for site in plan.site), folder):
+        for name, content in enclosed.items():
+            write_private(place / name, content)
         (place / FEDERATION_FILE).write_text(text, encoding="utf-8")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}.") from None
 
 
 def add_site(
