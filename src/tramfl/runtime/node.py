@@ -263,6 +263,8 @@ class Node:
                 self.log("register-silent", reason=str(error))
                 await asyncio.sleep(lease / 10)
                 continue
+            # A reading is the mean since the one before: after a long rest it would tell of the rest.
+            self.machine.busy_share()
             await asyncio.sleep(lease / 3)
 
     async def _follow(self) -> None:
