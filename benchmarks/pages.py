@@ -100,7 +100,7 @@ def opened(browser: Browser, url: str, rounds: int) -> tuple[Page, float]:
 
 
 def frame_milliseconds(page: Page) -> float:
-    """What one frame costs with all its charts, map and log: the median over steps of five rounds from the middle on."""
+    """What one frame costs with all its charts, map and log: the median over fifty steps from the middle on."""
     return float(page.evaluate(FRAMES))
 
 

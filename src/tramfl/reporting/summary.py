@@ -40,9 +40,11 @@ class TargetTime:
 
 
 def times_to_target(runs: Sequence[Run]) -> list[TargetTime]:
-    """The time to every target of every scenario, policy by policy, winners marked."""
+    """The time to every target of every scenario that was trained, policy by policy, winners marked."""
     times: list[TargetTime] = []
     for scenario, group in by_scenario(runs).items():
+        if not any(run.trained for run in group):
+            continue  # of the scheduler alone: a table of dashes would say that nobody got there
         policies = in_order(run.policy for run in group)
         for target in sorted({float(key) for run in group for key in run.summary.seconds_to_target}):
             entries = [_time(scenario, policy, target, group) for policy in policies]
