@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint faults fuzz bench lock clean
+.PHONY: help demo test check lint faults chaos fuzz bench lock clean
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -38,6 +38,9 @@ check: lint test ## Everything that must pass before a change lands
 
 faults: $(VENV)/installed ## Play 10,000 fault schedules and check every invariant after every event
 	$(BIN)/tramfl faults --schedules 10000 --jobs $$(nproc)
+
+chaos: $(VENV)/installed $(VENV)/system ## Kill, stop, cut off and fill up real sites, with both registers (as root: all of it)
+	$(BIN)/python -m pytest tests/chaos --everything
 
 fuzz: $(VENV)/installed ## Feed a site 100,000 wrong messages and files, and check that none does harm
 	$(BIN)/python -m benchmarks.fuzz --inputs 100000

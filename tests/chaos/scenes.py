@@ -1,0 +1,248 @@
+"""A federation of real processes that things are done to, and what must be true of it afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil  # type: ignore[import-untyped]
+from msgspec.structs import replace
+
+from tests.chaos.evidence import check_disks, check_history, check_logs, check_rows
+from tests.chaos.traps import Caught, Traps
+from tests.chaos.witness import Witness
+from tests.runtime.etcd import EtcdCluster
+from tests.runtime.federations import LocalFederation
+from tramfl.circulation.custody import Record
+from tramfl.config import Budget, Scenario
+from tramfl.runtime.settings import RegisterSettings
+from tramfl.simulation.scenarios import scenario_named
+
+Kind = Literal["sqlite", "etcd"]
+TARGET = 0.85
+PATIENCE = 240.0
+"""Seconds until a test says that something will not happen; only a machine that hangs takes so long."""
+
+
+def digits(sites: int = 3) -> Scenario:
+    """Digits without end, with a network that takes several chunks to send."""
+    scenario = scenario_named(f"digits-{sites}")
+    training = replace(scenario.training, network="wide_network:wide", learning_rate=0.01)
+    return replace(scenario, training=training, budget=Budget(rounds=10**9))
+
+
+class Scene:
+    """Sites, their register, and a witness."""
+
+    def __init__(
+        self, federation: LocalFederation, witness: Witness, traps: Traps, cluster: EtcdCluster | None
+    ) -> None:
+        self.federation, self.witness, self.traps, self.cluster = federation, witness, traps, cluster
+        self.names = federation.names
+        self._killed: list[tuple[str, int]] = []
+        self._numbers = itertools.count(1)
+        self._run = ""
+
+    # Runs.
+
+    def begin(self) -> str:
+        """Have every site up, and begin a new run."""
+        self.traps.clear()
+        self.revive()
+        record = self.witness.record()
+        if record is not None and record.status != "stopped":
+            self.federation.order("stop")  # a test that failed left it
+        self._killed.clear()
+        self._run = f"run-{next(self._numbers)}"
+        self.federation.order("start", self._run, replacing=True)
+        return self._run
+
+    def record(self) -> Record:
+        """The record of the run at hand; the register must answer."""
+        found: list[Record] = []
+
+        def read() -> bool:
+            found[:] = [r for r in [self.witness.record()] if r is not None]
+            return bool(found)
+
+        self.wait("answer of the register", read)
+        assert found[0].run == self._run
+        return found[0]
+
+    def wait(self, what: str, true: Callable[[], bool], seconds: float = PATIENCE) -> None:
+        """Until something holds."""
+        self.federation.wait(what, true, seconds)
+
+    def reach(self, round_: int, epoch: int = 1) -> Record:
+        """Until so many rounds are committed, in this epoch or a later one."""
+        self.wait(
+            f"round {round_} of epoch {epoch}", lambda: (r := self.record()).round >= round_ and r.epoch >= epoch
+        )
+        return self.record()
+
+    def advance(self, rounds: int = 3) -> Record:
+        """Until so many rounds more are committed than now."""
+        return self.reach(self.record().round + rounds)
+
+    def waits_for(self, name: str) -> None:
+        """Until a site trains again."""
+        node, now = self.names.index(name), self.record().round
+        self.wait(
+            f"round that {name} trains",
+            lambda: any(row.node == node for row in self.witness.rows(self._run, self.record().round, now + 1)),
+        )
+
+    def committed(self, *names: str) -> int:
+        """How many rounds these sites, or all, say they committed."""
+        events = [e for name in names or self.names for e in self.federation.events(name)]
+        return sum(event["event"] == "committed" for event in events)
+
+    def holder(self) -> str:
+        """Who holds the model at this moment."""
+        while (holder := self.record().holder) is None:
+            time.sleep(0.05)
+        return self.names[holder]
+
+    # Faults.
+
+    def catch(self, where: str, from_round: int = 4, site: str | None = None) -> Caught:
+        """Lay a trap and wait until a site is in it."""
+        self.traps.lay(where, from_round, site)
+        found: list[Caught] = []
+
+        def somebody() -> bool:
+            found[:] = [c for c in [self.traps.caught()] if c is not None]
+            return bool(found)
+
+        self.wait(f"site that comes to {where!r} in round {from_round}", somebody)
+        return found[0]
+
+    def kill(self, *names: str) -> None:
+        """kill -9, all in one moment."""
+        for name in names:
+            process = self.federation.processes[name]
+            self._killed.append((name, process.pid))
+            process.kill()
+        for name in names:
+            self.federation.processes[name].wait()
+        self.traps.clear()
+
+    def revive(self) -> None:
+        """Start every site that was killed, and wait until all answer and have a lease."""
+        self.start(*(n for n in self.names if self.federation.processes[n].poll() is not None))
+
+    def start(self, *names: str) -> None:
+        """Start these sites, and wait until they answer and have a lease."""
+        if names:
+            self.federation.start(*names)
+            self.federation.ready(*names)
+        wanted = {self.names.index(name) for name in names}
+        self.wait("leases", lambda: wanted <= self.witness.alive())
+
+    # Evidence.
+
+    def finish(self) -> Record:
+        """Until the target is reached, after all that was done to the run; then everything must be as it should."""
+        now = self.record().round
+        self.wait(f"test accuracy of {TARGET}", lambda: self._accuracy(now) >= TARGET)
+        self.federation.order("stop")
+        self.wait("rest", self._rests)
+        return self.check()
+
+    def _accuracy(self, from_round: int) -> float:
+        """The best of the rounds from here on."""
+        record = self.record()
+        found = self.witness.accuracies(record.run, from_round, record.round)
+        return max(found.values(), default=0.0)
+
+    def _rests(self) -> bool:
+        """Whether the round in hand when the run was stopped is over, and its outcome at two sites."""
+        doing = [site.report.doing for site in self.federation.status().sites if site.report is not None]
+        record = self.record()
+        return "halted" in doing and {*doing} <= {"halted", "following"} and record.safe.round == record.round
+
+    def check(self) -> Record:
+        """The invariants, of a run at rest."""
+        record = self.record()
+        history = self.witness.history(record.run)
+        assert history[-1].record == record, "the record moves, though it should be at rest"
+        check_history(history)
+        check_rows(record, self.witness.rows(record.run, record.round), history)
+        events = [event for name in self.names for event in self.federation.events(name)]
+        check_logs(record.run, history, events, len(self._killed))
+        self.check_disks()
+        self.check_processes()
+        return record
+
+    def check_disks(self) -> None:
+        """Every copy that the record names is where it says."""
+        check_disks(self.record(), [self.federation.site_folder(name) / "state" for name in self.names])
+
+    def check_processes(self) -> None:
+        """No site ended by itself, and whoever was killed left nothing behind."""
+        killed = {pid for _, pid in self._killed}
+        for name, process in self.federation.processes.items():
+            assert process.poll() is None or process.pid in killed, (
+                f"{name} ended by itself\n{self.federation.logs()}"
+            )
+        broken = [e for n in self.names for e in self.federation.events(n) if e["event"] in ("broken", "failed")]
+        assert not broken, broken
+        self.wait("end of what killed sites left behind", lambda: not any(map(_left_behind, killed)))
+
+
+def _left_behind(session: int) -> bool:
+    """Whether processes of a session are alive; each site has one of its own, named after its first process."""
+    for pid in psutil.pids():
+        with contextlib.suppress(psutil.Error, OSError):
+            process = psutil.Process(pid)
+            if process.status() != psutil.STATUS_ZOMBIE and _session(pid) == session:
+                return True
+    return False
+
+
+def _session(pid: int) -> int:
+    # After the last ")", because a process may have any name: state, parent, group, session.
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[3])
+
+
+@contextlib.contextmanager
+def scene(
+    folder: Path,
+    kind: Kind,
+    sites: int = 3,
+    *,
+    scenario: Scenario | None = None,
+    lease_seconds: float = 3.0,
+    settings: Mapping[str, Any] | None = None,
+    cluster: EtcdCluster | None = None,
+    addresses: Sequence[str] | None = None,
+    wrap: Callable[[str], Sequence[str]] = lambda name: (),
+    prepare: Callable[[LocalFederation], None] = lambda federation: None,
+) -> Iterator[Scene]:
+    """A federation whose sites all answer, and no run yet. `prepare` is called before the sites are started."""
+    with contextlib.ExitStack() as stack:
+        if kind == "etcd" and cluster is None:
+            cluster = stack.enter_context(EtcdCluster(folder / "etcd", tls=True))
+        traps = Traps(folder / "traps")
+        federation = stack.enter_context(
+            LocalFederation(
+                folder / "federation",
+                scenario or digits(sites),
+                sites,
+                register=cluster.settings() if cluster is not None else RegisterSettings(),
+                lease_seconds=lease_seconds,
+                settings=settings,
+                addresses=addresses,
+                wrap=wrap,
+                environment=traps.environment,
+            )
+        )
+        prepare(federation)
+        federation.start()
+        federation.ready()
+        witness = stack.enter_context(Witness(federation.federation, cluster))
+        yield Scene(federation, witness, traps, cluster)

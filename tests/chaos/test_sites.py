@@ -1,0 +1,136 @@
+"""Sites that are killed, stopped and started again, with either register."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.chaos.scenes import Scene, scene
+
+HOLDERS_PLACES = (
+    "gathering",
+    "halfway",
+    "handover asked",
+    "handover made",
+    "training",
+    "storing",
+    "commit asked",
+    "commit made",
+)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "etcd"])
+def chaos(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """Three sites that all tests share; each begins a run of its own."""
+    with scene(tmp_path_factory.mktemp(request.param), request.param) as made:
+        yield made
+
+
+@pytest.mark.parametrize("place", HOLDERS_PLACES)
+def test_the_holder_may_be_killed_wherever_it_is(chaos: Scene, place: str) -> None:
+    chaos.begin()
+    caught = chaos.catch(place)
+    before = chaos.record()
+    chaos.kill(caught.sender or caught.site)
+    # Once the record names another, the sender is a sender no more, and nobody has to take over.
+    epoch = before.epoch if place == "handover made" else before.epoch + 1
+    chaos.reach(before.safe.round + 2, epoch)
+    chaos.revive()
+    chaos.finish()
+
+
+@pytest.mark.parametrize("place", ["halfway", "taking in"])
+def test_a_receiver_may_be_killed_before_the_model_is_on_its_disk(chaos: Scene, place: str) -> None:
+    chaos.begin()
+    caught = chaos.catch(place)
+    before = chaos.record()
+    chaos.kill(caught.site)
+    after = chaos.advance(2)
+    assert after.epoch == before.epoch, "the holder was there all the time"
+    chaos.revive()
+    chaos.waits_for(caught.site)
+    chaos.finish()
+
+
+def test_a_holder_that_was_stopped_and_continues_changes_nothing(chaos: Scene) -> None:
+    run = chaos.begin()
+    caught = chaos.catch("training")
+    before = chaos.record()
+    chaos.federation.suspend(caught.site)
+    chaos.traps.clear()
+    chaos.reach(before.safe.round + 3, before.epoch + 1)
+    told = chaos.committed(caught.site)
+    chaos.federation.proceed(caught.site)
+    node = chaos.names.index(caught.site)
+    chaos.waits_for(caught.site)
+    late = [row for row in chaos.witness.rows(run, chaos.record().round) if row.node == node and row.epoch == 1]
+    assert all(row.round <= before.round for row in late), "it committed under an epoch that was over"
+    assert chaos.committed(caught.site) > told
+    chaos.finish()
+
+
+def test_when_every_copy_is_away_the_run_waits_and_loses_nothing(chaos: Scene) -> None:
+    chaos.begin()
+    caught = chaos.catch("handover made")
+    before = chaos.record()
+    assert len(before.safe.copies) == 2
+    away = [chaos.names[node] for node in before.safe.copies]
+    chaos.kill(*away)
+    chaos.wait("lapse of both leases", lambda: not chaos.witness.alive() & {*before.safe.copies})
+    assert chaos.record() == before
+    chaos.check_disks()
+    back = next(name for name in away if name != caught.site)
+    chaos.start(back)
+    assert chaos.reach(before.round + 2).safe.round >= before.safe.round
+    chaos.revive()
+    chaos.finish()
+
+
+def test_everything_may_be_killed_and_started_again(chaos: Scene) -> None:
+    chaos.begin()
+    chaos.reach(5)
+    chaos.kill(*chaos.names)
+    if chaos.cluster is not None:
+        chaos.cluster.restart(*chaos.cluster.numbers)
+    before = chaos.record()
+    chaos.check_disks()
+    chaos.revive()
+    assert chaos.reach(before.round + 3).epoch <= before.epoch + 1
+    chaos.finish()
+
+
+def test_a_site_that_was_away_for_a_hundred_rounds_takes_part_again(chaos: Scene) -> None:
+    chaos.begin()
+    before = chaos.reach(4)
+    gone = next(name for name in chaos.names if name != chaos.holder())
+    chaos.kill(gone)
+    chaos.reach(before.round + 110)
+    chaos.revive()
+    chaos.waits_for(gone)
+    chaos.finish()
+
+
+def test_a_workshop_that_is_killed_ends_a_training_and_nothing_else(chaos: Scene) -> None:
+    chaos.begin()
+    caught = chaos.catch("training")
+    before = chaos.record()
+    assert caught.workshop is not None
+    os.kill(caught.workshop, signal.SIGKILL)
+    chaos.traps.clear()
+    assert chaos.advance().epoch == before.epoch
+    chaos.waits_for(caught.site)
+    chaos.finish()
+
+
+@pytest.mark.parametrize("place", ["training", "scoring"])
+def test_a_workshop_that_hangs_is_ended_and_the_site_trains_again(chaos: Scene, place: str) -> None:
+    chaos.begin()
+    caught = chaos.catch(place)
+    before = chaos.record()
+    # Nobody lets it go: the site has to help itself.
+    assert chaos.advance().epoch == before.epoch
+    chaos.waits_for(caught.site)
+    chaos.finish()
