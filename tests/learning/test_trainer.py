@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
@@ -134,6 +135,40 @@ def test_training_is_sgd_with_momentum_over_the_allotment_in_one_pass() -> None:
         optimiser.step()
     for own, expected in zip(network.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(own, expected)
+
+
+class TwoBiases(nn.Module):
+    """Both biases have one and the same tensor for a gradient; the last weight has none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(64, 3, bias=False)
+        self.one, self.other = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(3))
+        self.unused = nn.Parameter(torch.ones(2))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.fc(images.flatten(1)) + (self.one + self.other)
+        return logits
+
+
+def test_weights_that_share_a_gradient_or_have_none_move_as_they_would_with_torchs_own_sgd() -> None:
+    samples = some_samples()
+    training = Training(batch_size=8, learning_rate=0.05, momentum=0.9)
+    site = a_site(samples, training)
+    torch.manual_seed(0)
+    network = TwoBiases()
+    twin = copy.deepcopy(network)
+    momentum = site.train(network, (10, 10, 11), round=5, drawn=(0, 0, 0))
+    optimiser = torch.optim.SGD(twin.parameters(), lr=0.05, momentum=0.9)
+    for images, labels in samples.batches(site._allotment((10, 10, 11), 5, (0, 0, 0)), 8):
+        optimiser.zero_grad()
+        functional.cross_entropy(twin(images), labels).backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    for own, expected in zip(network.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(own, expected)
+    named = dict(zip((name for name, _ in network.named_parameters()), momentum, strict=True))
+    assert named["unused"].tolist() == [0.0, 0.0]
+    assert len({v.data_ptr() for v in momentum}) == 4
 
 
 def test_the_same_seed_gives_the_same_bits_dropout_included() -> None:

@@ -30,11 +30,20 @@ class Purpose(IntEnum):
     """Which test samples are used, where not all are."""
 
 
-def generator(seed: int, purpose: Purpose, *place: int) -> np.random.Generator:
+def generator(seed: int, purpose: int, *place: int) -> np.random.Generator:
     """The generator for one purpose at one place of the run."""
-    return np.random.default_rng(np.random.SeedSequence((seed, int(purpose), *place)))
+    return np.random.default_rng(_sequence(seed, purpose, *place))
 
 
-def whole_seed(seed: int, purpose: Purpose, *place: int) -> int:
+def whole_seed(seed: int, purpose: int, *place: int) -> int:
     """The same as one number, for libraries that want to be seeded."""
-    return int(np.random.SeedSequence((seed, int(purpose), *place)).generate_state(1, np.uint64)[0]) >> 1
+    return int(_sequence(seed, purpose, *place).generate_state(1, np.uint64)[0]) >> 1
+
+
+def _sequence(*numbers: int) -> np.random.SeedSequence:
+    """SeedSequence(numbers)."""
+    try:
+        # Of numbers that fit it makes just these words, one by one, which takes three times as long.
+        return np.random.SeedSequence(np.array(numbers, dtype=np.uint32))
+    except OverflowError:
+        return np.random.SeedSequence(numbers)

@@ -87,11 +87,11 @@ class Samples:
             group = sizes[first : first + together]
             chosen = order[start : start + sum(group)]
             start += len(chosen)
-            images, labels = torch.split(self._gather(chosen), group), torch.split(self.labels[chosen], group)
-            yield from zip(images, labels, strict=True)
+            images, labels = self._gather(chosen), self.labels.index_select(0, chosen)
+            yield from zip(images.split_with_sizes(group), labels.split_with_sizes(group), strict=True)
 
     def _gather(self, chosen: Tensor) -> Tensor:
-        pixels = self._pixels[chosen]
+        pixels = self._pixels.index_select(0, chosen)  # five times as fast as [chosen]
         return pixels if self._prepared else self._prepare(pixels)
 
     def _prepare(self, pixels: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ class LabelPools:
             taken = min(count, size - place)
             pieces.append(self._order(label, turn)[place : place + taken])
             start, count = start + taken, count - taken
-        return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.int64)
+        return _joined(pieces)
 
     def _order(self, label: int, turn: int) -> Indices:
         known = self._latest.get(label)
@@ -152,6 +152,12 @@ class LabelPools:
             rng = generator(self._seed, Purpose.POOL, self._node, label, turn)
             known = self._latest[label] = (turn, rng.permutation(self._pools[label]))
         return known[1]
+
+
+def _joined(pieces: Sequence[Indices]) -> Indices:
+    if len(pieces) == 1:
+        return pieces[0]
+    return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.int64)
 
 
 class SiteTrainer:
@@ -190,15 +196,13 @@ class SiteTrainer:
             if len(order) == 1:
                 _hold_batch_norm(network)
             for images, labels in self._samples.batches(order, self._training.batch_size):
-                torch.autograd.backward(functional.cross_entropy(network(images), labels))
-                descent.step()
+                descent.step(functional.cross_entropy(network(images), labels))
         return descent.momentum()
 
     def _allotment(self, samples: Sequence[int], round: int, drawn: Sequence[int] | Counts) -> Tensor:
         """Which samples, in the order of training."""
         draws = [self._pools.draw(c, int(drawn[c]), n) for c, n in enumerate(samples) if n]
-        chosen = np.concatenate(draws) if draws else np.zeros(0, dtype=np.int64)
-        order = generator(self._seed, Purpose.ORDER, round, self._node).permutation(chosen)
+        order = generator(self._seed, Purpose.ORDER, round, self._node).permutation(_joined(draws))
         return torch.from_numpy(order).to(self._samples.device)
 
 
@@ -210,27 +214,26 @@ class _Descent:
 
     def __init__(self, network: nn.Module, training: Training, momentum: Sequence[Tensor] | None) -> None:
         self._weights = [weight for weight in network.parameters() if weight.requires_grad]
+        self._values = [weight.detach() for weight in self._weights]
         self._rate = training.learning_rate
         self._decay = training.momentum
         self._velocity: list[Tensor | None] = [None] * len(self._weights)
         if momentum is not None:
             self._velocity = [v.clone() for v in momentum]
-        for weight in self._weights:
-            weight.grad = None
 
-    @torch.no_grad()
-    def step(self) -> None:
-        """Follow the gradients, and clear them."""
-        for place, weight in enumerate(self._weights):
-            gradient, velocity = weight.grad, self._velocity[place]
+    def step(self, loss: Tensor) -> None:
+        """Follow the gradients of the loss."""
+        gradients = torch.autograd.grad(loss, self._weights, allow_unused=True)
+        for place, (value, gradient) in enumerate(zip(self._values, gradients, strict=True)):
             if gradient is None:
                 continue
-            weight.grad = None
+            velocity = self._velocity[place]
             if velocity is None:
-                self._velocity[place] = velocity = gradient
+                # Two weights may have one and the same tensor for a gradient: each needs a velocity of its own.
+                self._velocity[place] = velocity = gradient.clone()
             else:
                 torch.add(gradient, velocity, alpha=self._decay, out=velocity)
-            weight.add_(velocity, alpha=-self._rate)
+            value.add_(velocity, alpha=-self._rate)
 
     def momentum(self) -> list[Tensor]:
         """v for each trained weight, zero where none was ever moved."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tramfl.notation import Candidate, Decision, Ledger, Loads, ModelCost, NodeId, Reals
@@ -19,8 +19,7 @@ from tramfl.scheduling.policy import PolicySettings
 from tramfl.scheduling.timing import compute_seconds, idle_seconds, transfer_seconds
 
 
-@dataclass(frozen=True)
-class Round:
+class Round(Struct, frozen=True, eq=False):
     """What is known when a round is decided."""
 
     policy: str
@@ -34,6 +33,8 @@ class Round:
     """Those that reported, and so may be chosen."""
     reachable: NDArray[np.bool_]
     """Labels that at least one of them holds; the others leave the variance constraint."""
+    unreachable_labels: tuple[int, ...]
+    """The others."""
 
     @classmethod
     def of(
@@ -49,21 +50,20 @@ class Round:
         """Gather what `decide` was given, and see who and what is within reach."""
         nodes = loads.reporting
         reachable = np.asarray(held[list(nodes)].any(axis=0))
-        return cls(policy, settings, ledger, loads, held, holder, cost, nodes, reachable)
+        unreachable = tuple(label for label, there in enumerate(reachable.tolist()) if not there)
+        return cls(policy, settings, ledger, loads, held, holder, cost, nodes, reachable, unreachable)
 
     @property
     def used(self) -> NDArray[np.int64]:
         """Samples used so far of the labels within reach."""
-        return np.array(self.ledger.used, dtype=np.int64)[self.reachable]
-
-    @property
-    def unreachable_labels(self) -> tuple[int, ...]:
-        """The labels no reporting node holds."""
-        return () if self.reachable.all() else tuple(np.flatnonzero(~self.reachable).tolist())
+        return self._within_reach(np.array(self.ledger.used, dtype=np.int64))
 
     def stock(self, nodes: Sequence[NodeId]) -> NDArray[np.int64]:
         """What `nodes` hold of the labels within reach."""
-        return self.held[list(nodes)][:, self.reachable]
+        return self._within_reach(self.held[list(nodes)])
+
+    def _within_reach(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        return counts[..., self.reachable] if self.unreachable_labels else counts
 
     def weigh(
         self, nodes: Sequence[NodeId], samples: NDArray[np.int64], variance: Reals | None = None
