@@ -301,6 +301,8 @@ class RegisterFile:
         assert db is not None
         db.execute(f"BEGIN {kind}")
         try:
+            if self._left() <= 0:  # the lock came too late: the caller has been told that nobody knows
+                raise Silent(f"{self.path} is busy")
             yield db
             db.execute("COMMIT")
         except BaseException:
