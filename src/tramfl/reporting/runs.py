@@ -33,6 +33,8 @@ class Resolved(Struct, frozen=True):
     cost: ModelCost | None = None
     clock: Clock = "virtual"
     """Whose seconds the rows count: the simulator's, or the wall's."""
+    sites: tuple[str, ...] = ()
+    """What a real federation calls its nodes."""
 
 
 @dataclass(frozen=True)

@@ -150,7 +150,10 @@ def test_an_old_summary_does_not_end_a_run_that_was_taken_up_again(make_run: Mak
 
 
 def test_real_time_is_told(make_run: MakeRun) -> None:
-    assert FolderSource(make_run(rounds=1, resolved={"clock": "real"})).now().clock == "real"
+    names = ["north", "south", "west", "east", "centre"]
+    now = FolderSource(make_run(rounds=1, resolved={"clock": "real", "sites": names})).now()
+    assert now.clock == "real"
+    assert [site.name for site in now.sites] == names[: len(now.sites)]
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,9 @@ class FolderSource:
         if self._known is None:
             return Now(run=self._name(), title=self._folder.name, status="preparing")
         settings, resolved = self._known.settings, self._known.resolved
+        names = [f"node {i}" for i in range(len(resolved.held))]
+        if len(resolved.sites) == len(names):
+            names = list(resolved.sites)
         return Now(
             run=self._name(),
             title=settings.name,
@@ -71,7 +74,7 @@ class FolderSource:
             seed=settings.seed,
             status=self._status(),
             clock=resolved.clock,
-            sites=tuple(SiteNow(name=f"node {i}", held=held) for i, held in enumerate(resolved.held)),
+            sites=tuple(SiteNow(name=name, held=held) for name, held in zip(names, resolved.held, strict=True)),
             message=self._trouble,
             labels=tuple(str(label) for label in resolved.labels),
             variance_limit=settings.variance_limit,
