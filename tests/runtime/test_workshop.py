@@ -30,6 +30,8 @@ class Odd(nn.Module):
     def forward(self, x):
         if self.training and os.path.exists("hang"):
             time.sleep(600)
+        if not self.training and os.path.exists("hang-scoring"):
+            time.sleep(600)
         if self.training and os.path.exists("crash"):
             os._exit(3)
         if self.training and os.path.exists("raise"):
@@ -129,6 +131,28 @@ def test_a_training_that_hangs_is_ended_when_it_is_given_up(
     wait_until_gone(pid)
     runner.run(workshop.train(place / "w0", (4, 4), 1, place / "w1"))
     assert workshop.pid != pid
+
+
+def test_a_scoring_that_hangs_is_ended_when_a_training_waits_for_it_in_vain(
+    place: Path, bench: tuple[asyncio.Runner, Workshop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, workshop = bench
+    monkeypatch.setattr("tramfl.runtime.workshop.STUCK_SECONDS", 0.2)
+    (place / "hang-scoring").touch()
+
+    async def both() -> None:
+        scoring = asyncio.create_task(workshop.score(place / "w0", ()))
+        await asyncio.sleep(0)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(workshop.train(place / "w0", (4, 4), 1, place / "w1"), 0.5)
+        with pytest.raises(WorkFailed, match="has died"):
+            await scoring
+
+    try:
+        runner.run(asyncio.wait_for(both(), 60))
+    finally:
+        (place / "hang-scoring").unlink()
+    runner.run(workshop.train(place / "w0", (4, 4), 1, place / "w1"))
 
 
 def wait_until_gone(pid: int) -> None:

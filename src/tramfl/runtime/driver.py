@@ -7,6 +7,7 @@ as an event, in the order in which it happened. All of it runs on one event loop
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +29,7 @@ from tramfl.runtime.register import LeaseLost, Register, Silent
 from tramfl.runtime.store import Store
 from tramfl.runtime.transport import Refusal, Unreachable
 from tramfl.runtime.wire import Accepted, AskLoad, Consignment, Load, Refused
-from tramfl.runtime.workshop import WorkFailed, Workshop
+from tramfl.runtime.workshop import Made, WorkFailed, Workshop
 from tramfl.scheduling.policy import Policy, check_decision
 
 
@@ -333,6 +334,7 @@ class Driver:
         samples = command.assignment.decision.samples
         parent = self.store.path(command.parent)
         to = self.store.scratch()
+        made: Made | None = None
         try:
             if parent is None:
                 raise WorkFailed(f"the weights {command.parent} are not on disk")
@@ -346,6 +348,10 @@ class Driver:
             self.tell(on.Trained(self._clock(), command.ticket, made.digest, made.seconds))
         finally:
             self._trainings.pop(command.ticket, None)
+            if made is None:
+                # Half a file, perhaps; a disk that is full needs the room.
+                with contextlib.suppress(OSError):
+                    to.unlink()
 
     def _cancel_training(self, command: do.CancelTraining) -> None:
         if task := self._trainings.pop(command.ticket, None):

@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 import struct
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,6 +25,8 @@ from tramfl.runtime.settings import Site
 
 LENGTH = struct.Struct("<I")
 """Comes before every message."""
+STUCK_SECONDS = 3.0
+"""Nobody gives up waiting for a turn after so long unless a deadline has passed."""
 
 
 class Build(Struct, frozen=True, tag=True):
@@ -170,7 +173,7 @@ class Workshop:
 
     async def _ask(self, request: Request, kind: type[R]) -> R:
         """One request, one result. Whoever stops waiting leaves a process that nobody listens to: it is ended."""
-        async with self._turn:
+        async with self._turn_for():
             if self._process is None or self._process.returncode is not None:
                 await self._start()
             try:
@@ -182,6 +185,22 @@ class Workshop:
                 if isinstance(error, asyncio.CancelledError):
                     raise
                 raise WorkFailed("the process that trains has died; it is started anew") from None
+
+    @contextlib.asynccontextmanager
+    async def _turn_for(self) -> AsyncIterator[None]:
+        """A turn at the process. Whoever gives up after a long wait found it at work on something that hangs."""
+        asked = time.monotonic()
+        try:
+            await self._turn.acquire()
+        except asyncio.CancelledError:
+            # One that is still loading is not stuck: to end it would only make it start over.
+            if self._loaded and time.monotonic() - asked >= STUCK_SECONDS:
+                await self.close()
+            raise
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     async def _reopen(self) -> None:
         async with self._turn:
