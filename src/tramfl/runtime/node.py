@@ -408,12 +408,20 @@ class Node:
         return self.links.bandwidth(self.names[node], time.monotonic(), self.machine.traffic())
 
     async def send(self, node: NodeId, consignment: Consignment, path: Path, progress: Callable[[int], None]) -> None:
-        """Move a model and remember how long it took."""
+        """Move a model and remember how long it took: what did not have to travel, or not again, tells nothing."""
         began = time.monotonic()
-        await self.peers.send(node, consignment, path, progress)
+        starts: list[int] = []
+
+        def note(offset: int) -> None:
+            if not starts:
+                starts.append(offset)
+            progress(offset)
+
+        await self.peers.send(node, consignment, path, note)
         ended = time.monotonic()
-        self.machine.moved(8 * consignment.size)
-        self.links.moved(self.names[node], 8 * consignment.size, ended - began, ended)
+        if starts == [0]:
+            self.machine.moved(8 * consignment.size)
+            self.links.moved(self.names[node], 8 * consignment.size, ended - began, ended)
 
     def trained(self, samples: int, seconds: float) -> None:
         """A training took so long, beside whatever else ran here."""
@@ -554,8 +562,9 @@ class Node:
         """A model is here, whole and verified."""
         if self.driver is None or self.driver.run != consignment.run:
             return Refused(f"this site takes no part in a run {consignment.run!r}")
-        self.machine.moved(8 * consignment.size)
-        self.links.moved(self.names[peer], 8 * consignment.size, seconds, time.monotonic())
+        if seconds > 0:  # else nothing travelled: the weights were here
+            self.machine.moved(8 * consignment.size)
+            self.links.moved(self.names[peer], 8 * consignment.size, seconds, time.monotonic())
         return await self.driver.arrived(peer, consignment, staged, seconds)
 
     async def order(self, who: str, order: Order) -> Answer:
