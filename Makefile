@@ -50,6 +50,8 @@ bench: $(VENV)/installed ## Measure what the documentation claims
 	$(BIN)/python benchmarks/simulation.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/pages.py
+	$(BIN)/python benchmarks/predictors.py
+	$(BIN)/python benchmarks/transfer.py
 
 lock: $(VENV)/installed ## Write the installed versions to constraints.txt
 	$(BIN)/python scripts/lock.py > constraints.new && mv constraints.new constraints.txt
