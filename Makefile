@@ -50,6 +50,7 @@ bench: $(VENV)/installed ## Measure what the documentation claims
 	$(BIN)/python benchmarks/simulation.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/pages.py
+	$(BIN)/python -m benchmarks.federation
 	$(BIN)/python benchmarks/predictors.py
 	$(BIN)/python benchmarks/transfer.py
 

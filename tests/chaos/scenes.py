@@ -150,7 +150,7 @@ class Scene:
         now = self.record().round
         self.wait(f"test accuracy of {TARGET}", lambda: self._accuracy(now) >= TARGET)
         self.federation.order("stop")
-        self.wait("rest", self._rests)
+        self.wait("rest", self.rests)
         return self.check()
 
     def _accuracy(self, from_round: int) -> float:
@@ -159,7 +159,7 @@ class Scene:
         found = self.witness.accuracies(record.run, from_round, record.round)
         return max(found.values(), default=0.0)
 
-    def _rests(self) -> bool:
+    def rests(self) -> bool:
         """Whether the round in hand when the run was stopped is over, and its outcome at two sites."""
         doing = [site.report.doing for site in self.federation.status().sites if site.report is not None]
         record = self.record()
