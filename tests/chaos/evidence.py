@@ -72,7 +72,9 @@ def _is_commit(a: Record, b: Record, holder: int) -> bool:
     commit = Commit(a.epoch, a.round, a.weights.digest, b.weights.digest, samples, seconds, b.weights.since)
     made = commit.applied(a, holder)
     # Seconds are a sum of floats: a difference of two sums does not give the term back to the last bit.
-    return made is not None and seconds >= 0 and min(samples) >= 0 and replace(made, ledger=b.ledger) == b
+    if made is None or made.round != b.round or min(seconds, *samples) < 0:
+        return False
+    return replace(made, ledger=b.ledger) == b
 
 
 def commits(history: Sequence[Versioned]) -> list[Record]:
