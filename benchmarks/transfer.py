@@ -1,8 +1,8 @@
 """What a hop costs: `python benchmarks/transfer.py [--quick]`.
 
-45 MB of weights go from one process to another over mutual TLS on loopback: from the sender's call, which follows its
-decision at once, to the receiver's acknowledgement that they are verified, fsynced and in its store, and on to the swap
-in the SQLite register that makes the receiver the holder. Beside it, a bare Python socket with mutual TLS
+45 MB of weights go from one process to another over mutual TLS on loopback: from the sender's call, which follows
+its decision at once, to the receiver's acknowledgement that they are verified, fsynced and in its store, and on to
+the swap in the SQLite register that makes the receiver the holder. Beside it, a bare Python socket with mutual TLS
 sends the same bytes to a third process, which writes and fsyncs them and answers with one byte. Both keep their
 connection, take turns, and the medians count. Goal: at most 1.5 times the bare socket.
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
+from tramfl import simulate
 from tramfl.config import LoadModel
 from tramfl.notation import BadInput
 from tramfl.record import Row, RowDecision, RowLoads, keep_whole_rows
@@ -158,3 +160,34 @@ def test_a_replay_of_another_number_of_nodes_is_refused() -> None:
 def test_a_replay_of_an_empty_trace_is_refused() -> None:
     with pytest.raises(BadInput, match="no rounds"):
         ReplayedLoads([], 3)
+
+
+def test_a_replay_of_what_really_happened_takes_as_long_and_decides_alike() -> None:
+    """Rounds that took three times as long as predicted, and one with a failed attempt, as real ones may."""
+    result = simulate("digits-5-uneven", train=False, rounds=40)
+    recorded, total = [], 0.0
+    for row in result.rows:
+        lost = 2.0 if row.round == 7 else 0.0
+        seconds = {
+            "compute_seconds": 3 * row.compute_seconds,
+            "transfer_seconds": 3 * row.transfer_seconds,
+            "lost_seconds": lost,
+        }
+        total += sum(seconds.values()) + row.idle_seconds
+        recorded.append(replace(row, **seconds, total_seconds=total))
+    replayed = simulate("digits-5-uneven", train=False, rounds=1, loads=ReplayedLoads(recorded, 5))
+    # The first round knows nothing of times yet: it must be decided as recorded, and take what it took.
+    assert (replayed.rows[0].node, replayed.rows[0].samples) == (recorded[0].node, recorded[0].samples)
+    assert replayed.rows[0].total_seconds == pytest.approx(recorded[0].total_seconds)
+    whole = simulate("digits-5-uneven", train=False, rounds=40, loads=ReplayedLoads(recorded, 5))
+    for row, before in zip(whole.rows, recorded, strict=True):
+        if (row.node, row.samples) != (before.node, before.samples):
+            break  # decided otherwise, as T_total is another: from here on it is a what-if
+        assert row.total_seconds == pytest.approx(before.total_seconds)
+
+
+def test_times_of_a_record_hold_only_where_the_same_is_done_again() -> None:
+    result = simulate("digits-5-uneven", train=False, rounds=30)
+    slow = [replace(row, compute_seconds=1000.0, transfer_seconds=1000.0) for row in result.rows]
+    other = simulate("digits-5-uneven", train=False, rounds=30, policy="random", loads=ReplayedLoads(slow, 5))
+    assert any(row.compute_seconds < 1000.0 for row in other.rows if row.node is not None)

@@ -292,7 +292,10 @@ class Node:
         async with self._news_turn:
             versioned, before = standing.versioned, self.standing
             known = before.versioned.revision if before is not None and before.versioned is not None else -1
-            if versioned is None or versioned.revision < known:
+            if versioned is None:
+                self.standing = before if known >= 0 else standing
+                return
+            if versioned.revision < known:
                 return
             self.standing = standing
             record = versioned.record

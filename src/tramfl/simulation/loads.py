@@ -1,4 +1,6 @@
-"""What the nodes can spare, round by round: the paper's draws, and others. Imports config, notation and record.
+"""What the nodes can spare, round by round: the paper's draws, and others.
+
+Imports config, notation, record and learning's way to draw.
 
 A source is a function of the round: asked twice, by whomever, it gives the same loads. That is what makes a run
 repeatable, and a retried round the same round.
@@ -8,18 +10,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from tramfl.config import LoadModel
-from tramfl.notation import BadInput, Reals
+from tramfl.learning.chance import generator
+from tramfl.notation import BadInput, NodeId, Reals
 from tramfl.record import Row, read_rows
 
 _STREAM = 101
 """Keeps the draws of loads apart from every other use of the seed."""
+
+
+@dataclass(frozen=True)
+class Took:
+    """What a recorded round really took: it holds again if the same node trains the same samples."""
+
+    node: NodeId
+    samples: tuple[int, ...]
+    transfer_seconds: float
+    compute_seconds: float
+    """With what failed attempts had cost: their time has passed, too."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +44,8 @@ class RoundLoads:
     """r_i^k; NaN where the node does not report."""
     bandwidth: list[list[float]]
     """b_ij^k; infinite from a node to itself."""
+    took: Took | None = None
+    """Known only of rounds that were recorded."""
 
 
 class LoadSource(Protocol):
@@ -84,14 +100,12 @@ class UniformLoads:
     """The paper's draws: u_i ~ U[0.01, 1], u_ij ~ U[0.005, 1], anew each round, one per unordered pair."""
 
     def __init__(self, settings: LoadModel, capacity: Reals, seed: int) -> None:
-        self._settings, self._capacity, self._seed = settings, capacity, seed
-        self._pairs = np.triu_indices(capacity.size, k=1)
+        self._shares, self._seed = _Shares(settings, capacity), seed
 
     def at(self, round_: int) -> RoundLoads:
         """Drawn from the seed and the round's number alone."""
-        rng = np.random.default_rng((self._seed, _STREAM, round_))
-        draws = rng.random(self._capacity.size + self._pairs[0].size)
-        return _shares(self._settings, self._capacity, self._pairs, draws)
+        draws = generator(self._seed, _STREAM, round_).random(self._shares.count)
+        return self._shares.loads(draws)
 
 
 class PersistentLoads:
@@ -101,29 +115,28 @@ class PersistentLoads:
     """
 
     def __init__(self, settings: LoadModel, capacity: Reals, seed: int) -> None:
-        self._settings, self._capacity, self._seed = settings, capacity, seed
-        self._pairs = np.triu_indices(capacity.size, k=1)
+        self._shares, self._seed = _Shares(settings, capacity), seed
+        self._memory = settings.memory
         self._round = 0
         self._x = self._noise(0)
 
     def _noise(self, round_: int) -> Reals:
-        rng = np.random.default_rng((self._seed, _STREAM, round_))
-        return rng.standard_normal(self._capacity.size + self._pairs[0].size)
+        return generator(self._seed, _STREAM, round_).standard_normal(self._shares.count)
 
     def at(self, round_: int) -> RoundLoads:
         """The process is carried forward from the last round asked for, or from its beginning."""
         if round_ < self._round:
             self._round, self._x = 0, self._noise(0)
-        phi = self._settings.memory
+        phi = self._memory
         while self._round < round_:
             self._round += 1
             self._x = phi * self._x + math.sqrt(1.0 - phi * phi) * self._noise(self._round)
         quantiles = np.array([0.5 * (1.0 + math.erf(x / math.sqrt(2.0))) for x in self._x.tolist()])
-        return _shares(self._settings, self._capacity, self._pairs, quantiles)
+        return self._shares.loads(quantiles)
 
 
 class ReplayedLoads:
-    """The loads of a recorded run, over and over.
+    """The loads of a recorded run, over and over, and the times that its rounds took.
 
     A record knows the links of that round's holder alone; another link has the value it was last seen with,
     or the mean of all that were seen.
@@ -142,21 +155,41 @@ class ReplayedLoads:
                 if bandwidth is not None:
                     links[row.holder, node] = links[node, row.holder] = bandwidth
             flops = np.array([math.nan if f is None else f for f in row.loads.flops])
-            self._rounds.append(_round_loads(flops, links.copy()))
+            self._rounds.append(replace(_round_loads(flops, links.copy()), took=_took(row)))
 
     def at(self, round_: int) -> RoundLoads:
         """Round k of the trace; past its end it begins again."""
         return self._rounds[(round_ - 1) % len(self._rounds)]
 
 
-def _shares(settings: LoadModel, capacity: Reals, pairs: tuple[np.ndarray, ...], draws: Reals) -> RoundLoads:
+def _took(row: Row) -> Took | None:
+    if row.node is None:
+        return None
+    return Took(row.node, row.samples, row.transfer_seconds, row.compute_seconds + row.lost_seconds)
+
+
+class _Shares:
     """Loads from numbers in [0, 1]: first one per node, then one per pair."""
-    low, high = settings.compute_share
-    flops = capacity * (low + (high - low) * draws[: capacity.size])
-    low, high = settings.bandwidth_share
-    links = np.empty((capacity.size, capacity.size))
-    links[pairs] = links[pairs[::-1]] = settings.bandwidth * (low + (high - low) * draws[capacity.size :])
-    return _round_loads(flops, links)
+
+    def __init__(self, settings: LoadModel, capacity: Reals) -> None:
+        self._settings, self._capacity = settings, capacity
+        one, other = np.triu_indices(capacity.size, k=1)
+        self.count: int = capacity.size + one.size
+        """How many numbers that takes."""
+        # Which of the pairs each link is; the last, past all pairs, is the one to oneself.
+        self._pair = np.full((capacity.size, capacity.size), one.size)
+        self._pair[one, other] = self._pair[other, one] = np.arange(one.size)
+
+    def loads(self, draws: Reals) -> RoundLoads:
+        """The loads."""
+        nodes = self._capacity.size
+        low, high = self._settings.compute_share
+        flops = self._capacity * (low + (high - low) * draws[:nodes])
+        low, high = self._settings.bandwidth_share
+        links = np.empty(self.count - nodes + 1)
+        links[:-1] = self._settings.bandwidth * (low + (high - low) * draws[nodes:])
+        links[-1] = math.inf
+        return RoundLoads(flops.tolist(), links.take(self._pair).tolist())
 
 
 def _round_loads(flops: Reals, links: Reals) -> RoundLoads:

@@ -19,6 +19,7 @@ from tramfl.circulation import events as on
 from tramfl.circulation.custody import MemoryRegister, Record, Versioned
 from tramfl.circulation.machine import advance
 from tramfl.circulation.phases import Copy, Limits, State
+from tramfl.draws import deciding
 from tramfl.notation import Digest, ModelCost, NodeId
 from tramfl.scheduling.policy import Policy, check_decision
 from tramfl.scheduling.timing import compute_seconds, transfer_seconds
@@ -27,9 +28,6 @@ from tramfl.simulation.loads import LoadSource, RoundLoads
 
 REGISTER = -1
 """The register's place in the network."""
-
-_STREAM = 102
-"""Keeps the draws of policies apart from every other use of the seed."""
 
 
 class Learner(Protocol):
@@ -295,7 +293,7 @@ class World:
             self._tell(node, seconds, on.LoadReported(now + seconds, command.ticket, other, flops, links[other]))
 
     def _decide(self, node: NodeId, command: do.Decide) -> None:
-        rng = np.random.default_rng((self.seed, _STREAM, command.ledger.round + 1))
+        rng = deciding(self.seed, command.ledger.round + 1)
         decision = self.policy.decide(command.ledger, command.loads, self.held, node, self.cost, rng)
         check_decision(decision, command.loads, self.held)
         self._tell(node, 0.0, on.Decided(self.clock.now, command.ticket, decision))
@@ -308,8 +306,12 @@ class World:
     def _send_model(self, node: NodeId, command: do.SendModel) -> None:
         to = command.to
         assert command.offer.digest in self.sites[node].disk, f"node {node} sends what it does not have: {command}"
-        bandwidth = self._loads_for(node).bandwidth[node][to]
-        seconds = transfer_seconds(self.cost, bandwidth) * self.conditions.slowness_of_link(node, to)
+        loads = self._loads_for(node)
+        if loads.took is not None and loads.took.node == to:
+            seconds = loads.took.transfer_seconds
+        else:
+            seconds = transfer_seconds(self.cost, loads.bandwidth[node][to])
+        seconds *= self.conditions.slowness_of_link(node, to)
         receiver, sender = self.sites[to].incarnation, self.sites[node].incarnation
         if not self.sites[to].alive and self.conditions.connected(node, to):
             self._tell(node, 0.0, on.SendFailed(self.clock.now, command.ticket))
@@ -352,8 +354,12 @@ class World:
         digest = self.learner.train(node, command.parent, samples, command.round)
         if self.watcher is not None:
             self.watcher.trained(command.parent, digest, samples)
-        flops = self.loads_at(command.round).flops[node]
-        seconds = compute_seconds(sum(samples), self.cost, flops) * self.conditions.slowness(node)
+        loads = self.loads_at(command.round)
+        if loads.took is not None and (loads.took.node, loads.took.samples) == (node, samples):
+            seconds = loads.took.compute_seconds
+        else:
+            seconds = compute_seconds(sum(samples), self.cost, loads.flops[node])
+        seconds *= self.conditions.slowness(node)
         self._tell(node, seconds, on.Trained(self.clock.now + seconds, command.ticket, digest, seconds))
 
     def _store(self, node: NodeId, command: do.Store) -> None:
