@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from msgspec.structs import replace
+from playwright import sync_api
 
 from tests.conftest import Process, ended, wait_for_rows
 from tests.reporting.dashboard.conftest import LOST, Watch, append, rows_of, watching, with_takeover, write_rows
@@ -17,8 +18,6 @@ from tests.system_parts import require
 from tramfl.record import ROUNDS_FILE, Row
 from tramfl.reporting import load_run, write_page
 from tramfl.reporting.dashboard import FolderSource, Now, SiteNow
-
-sync_api = pytest.importorskip("playwright.sync_api")
 
 MakeRun = Callable[..., Path]
 FLAGS = [
