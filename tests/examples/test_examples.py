@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -91,3 +92,18 @@ def test_the_readme_of_the_plug_in_names_what_is_there() -> None:
     assert "pip install -e examples/own_policy" in text
     assert "--policy stay-or-nearest" in text
     assert "tramfl.policies" in text
+
+
+def test_three_hospitals_train_in_simulation_and_as_real_sites_with_the_same_app(tmp_path: Path) -> None:
+    place, study = EXAMPLES / "hospitals", str(EXAMPLES / "hospitals" / "study.toml")
+    simulated = run(place, tmp_path, "run", study, "--app", "wards:app", "--out", "simulated")
+    assert "accuracy 90%: after" in simulated.stdout, simulated
+    made = run(place, tmp_path, "init", "f", "--sites", "north,south,west", "--scenario", study)
+    assert made.returncode == 0, made
+    site = tmp_path / "f" / "sites" / "west" / "site.toml"
+    site.write_text(site.read_text() + 'app = "wards:app"\n')
+    found = json.loads(run(place, tmp_path, "preflight", str(site), "--format", "json").stdout)
+    (model,) = (f for f in found["findings"] if f["check"] == "model and data")
+    # All of this hospital's records but those it keeps aside: 180, 30 and 110.
+    assert model["good"]
+    assert "none: 162, mild: 27, severe: 99" in model["message"]
