@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from tramfl.circulation.custody import Record, Status, first_record
+from tramfl.circulation.custody import Record, Status, Versioned, first_record
 from tramfl.config import Scenario, as_toml
 from tramfl.draws import first_holder
 from tramfl.notation import BadInput, NodeId
@@ -93,16 +93,27 @@ class Orders:
             raise BadInput(f"there was a run {order.run} before; give the new one another name.")
         prepared, absent = await self._prepare_all(order.run)
         record = self._first(order.run, prepared)
-        try:
-            begun = await node.register.swap(before.revision if before is not None else ABSENT, record)
-        except LeaseLost:
-            await node.register.join()
-            begun = await node.register.swap(before.revision if before is not None else ABSENT, record)
-        if begun is None:
+        if not await self._put(record, before):
             raise BadInput("another run was begun at the same moment; ask for the status.")
         await node.look()
         missing = f"; not there yet: {', '.join(absent)}" if absent else ""
         return f"run {order.run} begins at {node.names[record.holder or 0]} with {len(prepared)} sites{missing}."
+
+    async def _put(self, record: Record, before: Versioned | None) -> bool:
+        """Put a first record in the place of an ended run's, or of none; False if another run is there by now."""
+        register = self._node.register
+        while True:
+            try:
+                if await register.swap(before.revision if before is not None else ABSENT, record) is not None:
+                    return True
+            except LeaseLost:
+                await register.join()
+                continue
+            now = (await register.look()).versioned
+            if now is None or before is None or now.record.run != before.record.run:
+                return False
+            # The round that was in hand when that run was stopped has come to its end meanwhile.
+            before = now
 
     async def _prepare_all(self, run: str) -> tuple[dict[NodeId, Prepared], list[str]]:
         node = self._node
