@@ -40,7 +40,7 @@ faults: $(VENV)/installed ## Play 10,000 fault schedules and check every invaria
 	$(BIN)/tramfl faults --schedules 10000 --jobs $$(nproc)
 
 chaos: $(VENV)/installed $(VENV)/system ## Kill, stop, cut off and fill up real sites, with both registers (as root: all of it)
-	$(BIN)/python -m pytest tests/chaos --everything
+	$(BIN)/python -m pytest tests/chaos --everything -n 2 --dist loadfile
 
 fuzz: $(VENV)/installed ## Feed a site 100,000 wrong messages and files, and check that none does harm
 	$(BIN)/python -m benchmarks.fuzz --inputs 100000

@@ -86,9 +86,9 @@ class Network:
 
     def __init__(self, hosts: int) -> None:
         self._tag = f"{os.getpid() % 0xFFFF:04x}{next(_networks)}"
-        number = os.getpid() % 250
-        self.addresses = [f"10.213.{number}.{10 + host}" for host in range(hosts)]
-        self._own = f"10.213.{number}.1/24"
+        subnet = f"10.{200 + os.getpid() // 250 % 50}.{os.getpid() % 250}"
+        self.addresses = [f"{subnet}.{10 + host}" for host in range(hosts)]
+        self._own = f"{subnet}.1/24"
         self._switches = (f"tra{self._tag}", f"trb{self._tag}")
 
     def _host(self, host: int) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.chaos.scenes import Scene, scene
 from tests.runtime.etcd import EtcdCluster
+from tramfl.notation import BadInput
 
 LEASE_SECONDS = 3.0
 
@@ -82,9 +83,12 @@ def test_a_locked_file_holds_a_run_up_and_no_more(sqlite: Scene, leases: float) 
     with contextlib.closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as database:
         database.execute("BEGIN IMMEDIATE")
         before = sqlite.record()
+        with pytest.raises(BadInput, match="the register does not answer"):
+            sqlite.federation.order("pause")
         time.sleep(leases * LEASE_SECONDS)
         assert sqlite.record() == before
         database.execute("ROLLBACK")
+    # It goes on: an order that was said to have failed is not carried out later.
     after = sqlite.advance()
     assert after.round > before.safe.round
     sqlite.finish()
