@@ -6,11 +6,15 @@ import contextlib
 import sqlite3
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from tests.chaos.scenes import Scene, scene
+from tests.chaos.scenes import Scene, digits, scene
 from tests.runtime.etcd import EtcdCluster
+from tramfl.config import Budget
 from tramfl.notation import BadInput
 
 LEASE_SECONDS = 3.0
@@ -79,19 +83,46 @@ def test_all_members_killed_and_started_again_forget_nothing(etcd: tuple[Scene, 
 def test_a_locked_file_holds_a_run_up_and_no_more(sqlite: Scene, leases: float) -> None:
     sqlite.begin()
     sqlite.reach(5)
-    path = sqlite.federation.folder / "register.sqlite"
-    with contextlib.closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as database:
-        database.execute("BEGIN IMMEDIATE")
+    with locked(sqlite):
         before = sqlite.record()
         with pytest.raises(BadInput, match="the register does not answer"):
             sqlite.federation.order("pause")
         time.sleep(leases * LEASE_SECONDS)
         assert sqlite.record() == before
-        database.execute("ROLLBACK")
     # It goes on: an order that was said to have failed is not carried out later.
     after = sqlite.advance()
     assert after.round > before.safe.round
     sqlite.finish()
+
+
+def test_the_end_of_a_run_is_told_to_a_register_that_did_not_hear_of_it(tmp_path: Path) -> None:
+    scenario = replace(digits(), budget=Budget(rounds=8))
+    with scene(tmp_path, "sqlite", scenario=scenario, lease_seconds=LEASE_SECONDS) as chaos:
+        chaos.begin()
+        chaos.catch("commit made", from_round=8)
+        with locked(chaos):
+            chaos.traps.clear()
+            chaos.wait("end of the budget", lambda: "finished" in {e["event"] for e in all_events(chaos)})
+            time.sleep(2 * LEASE_SECONDS)
+            assert chaos.record().status == "running"
+        chaos.wait("end of the run", lambda: chaos.record().status == "stopped")
+        chaos.wait("rest", chaos.rests)
+        chaos.check()
+
+
+@contextlib.contextmanager
+def locked(chaos: Scene) -> Iterator[None]:
+    """Nobody can write to the file meanwhile."""
+    path = chaos.federation.folder / "register.sqlite"
+    with contextlib.closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as database:
+        database.execute("BEGIN IMMEDIATE")
+        yield
+        database.execute("ROLLBACK")
+
+
+def all_events(chaos: Scene) -> list[dict[str, Any]]:
+    """What the sites' logs say."""
+    return [event for name in chaos.names for event in chaos.federation.events(name)]
 
 
 @pytest.fixture(scope="module")
