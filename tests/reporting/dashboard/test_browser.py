@@ -147,14 +147,26 @@ def test_rounds_appear_by_themselves_from_before_the_first(make_run: MakeRun, wa
     assert "after=3" in " ".join(fetched)  # rows that were there are not asked for again
 
 
-def test_a_real_run_is_followed_to_its_end(
-    process: Process, slow_rounds: dict[str, str], watch: Watch, tab: Window, tmp_path: Path
-) -> None:
-    running = process("run", "--no-training", "--rounds", 25, "--out", "run", "--quiet", **slow_rounds)
-    wait_for_rows(tmp_path / "run", 2)
+def test_a_real_run_is_followed_to_its_end(process: Process, watch: Watch, tab: Window, tmp_path: Path) -> None:
+    # The run waits after its tenth row until it has been seen running, however long a browser takes.
+    (tmp_path / "gate").mkdir()
+    (tmp_path / "gate" / "sitecustomize.py").write_text(
+        "import os, time\n"
+        "from tramfl.record import RowWriter\n"
+        "write = RowWriter.write\n"
+        "def gated(self, row):\n"
+        "    write(self, row)\n"
+        "    while row.round == 10 and not os.path.exists('seen'):\n"
+        "        time.sleep(0.05)\n"
+        "RowWriter.write = gated\n"
+    )
+    gate = {"PYTHONPATH": str(tmp_path / "gate")}
+    running = process("run", "--no-training", "--rounds", 25, "--out", "run", "--quiet", **gate)
+    wait_for_rows(tmp_path / "run", 10)
     window = tab().open(watch(tmp_path / "run").url)
     assert window.text("#status") == "Running"
     window.until("tramfl.state().following && tramfl.state().at > 3")
+    (tmp_path / "seen").touch()
     assert ended(running).code == 0
     window.until("document.getElementById('status').textContent === 'Finished' && tramfl.state().at === 25")
     assert "samples in round 25." in window.text("#now-what") or "waited in round 25." in window.text("#now-what")
