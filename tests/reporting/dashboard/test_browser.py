@@ -164,7 +164,7 @@ def test_a_real_run_is_followed_to_its_end(process: Process, watch: Watch, tab: 
     running = process("run", "--no-training", "--rounds", 25, "--out", "run", "--quiet", **gate)
     wait_for_rows(tmp_path / "run", 10)
     window = tab().open(watch(tmp_path / "run").url)
-    assert window.text("#status") == "Running"
+    window.until("document.getElementById('status').textContent === 'Running'")
     window.until("tramfl.state().following && tramfl.state().at > 3")
     (tmp_path / "seen").touch()
     assert ended(running).code == 0
