@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tramfl.config import Scenario
-from tramfl.learning.chance import Purpose, generator, whole_seed
+from tramfl.draws import generator, whole_seed
+from tramfl.learning.chance import Purpose
 from tramfl.learning.cost import flops_per_sample, model_bits
 from tramfl.learning.datasets import Dataset, data_folder, load_dataset
 from tramfl.learning.download import Report

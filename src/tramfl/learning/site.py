@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from tramfl.config import Scenario
+from tramfl.draws import generator
 from tramfl.learning.app import App
-from tramfl.learning.chance import Purpose, generator
+from tramfl.learning.chance import Purpose
 from tramfl.learning.datasets import Dataset, data_folder, load_dataset
 from tramfl.learning.learner import Learner, Scores, build_learner, use_threads
 from tramfl.learning.partition import NodeShare, divide, node_count, whole_share

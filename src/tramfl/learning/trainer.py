@@ -20,7 +20,8 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from tramfl.config import Training
-from tramfl.learning.chance import Purpose, generator, whole_seed
+from tramfl.draws import generator, whole_seed
+from tramfl.learning.chance import Purpose
 from tramfl.learning.datasets import Pixels
 from tramfl.learning.networks import seeded
 from tramfl.learning.partitioners import Indices

@@ -1,6 +1,4 @@
-"""What the nodes can spare, round by round: the paper's draws, and others.
-
-Imports config, notation, record and learning's way to draw.
+"""What the nodes can spare, round by round: the paper's draws, and others. Imports config, draws, notation, record.
 
 A source is a function of the round: asked twice, by whomever, it gives the same loads. That is what makes a run
 repeatable, and a retried round the same round.
@@ -17,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from tramfl.config import LoadModel
-from tramfl.learning.chance import generator
+from tramfl.draws import generator
 from tramfl.notation import BadInput, NodeId, Reals
 from tramfl.record import Row, read_rows
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tramfl.learning.chance import Purpose, generator, whole_seed
+from tramfl.draws import generator, whole_seed
+from tramfl.learning.chance import Purpose
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**32, 2**70 + 3])
