@@ -7,6 +7,7 @@ Every field has the paper's value as its default; `docs/scenarios.md` explains e
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import re
 import sys
 import tomllib
@@ -184,6 +185,16 @@ def as_table(settings: Struct) -> dict[str, Any]:
 
 def _without_none(table: dict[str, Any]) -> dict[str, Any]:
     return {k: _without_none(v) if isinstance(v, dict) else v for k, v in table.items() if v is not None}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine and nobody else's."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 _WORDS = {

@@ -13,9 +13,9 @@ import typer
 from msgspec.structs import replace
 
 from tramfl.cli.options import Format, FormatOption
-from tramfl.config import Partition, Scenario
+from tramfl.config import Partition, Scenario, is_loopback
 from tramfl.notation import BadInput
-from tramfl.runtime.settings import RegisterSettings, SiteEntry, host_and_port, is_loopback
+from tramfl.runtime.settings import RegisterSettings, SiteEntry, host_and_port
 from tramfl.simulation.scenarios import DEFAULT, scenario_from, scenario_named
 
 if TYPE_CHECKING:

@@ -7,10 +7,11 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
+from tramfl.config import is_loopback
 from tramfl.notation import BadInput, NodeId
 from tramfl.runtime.etcd_register import EtcdRegister
 from tramfl.runtime.register import Register
-from tramfl.runtime.settings import Federation, is_loopback
+from tramfl.runtime.settings import Federation
 from tramfl.runtime.sqlite_register import SqliteRegister
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 import grpc
 
+from tramfl.config import is_loopback
 from tramfl.notation import BadInput, Digest, NodeId
 from tramfl.runtime.arrival import Arrival, Spoilt, Truncated, Unfit, check_consignment
 from tramfl.runtime.links import (
@@ -28,7 +29,7 @@ from tramfl.runtime.links import (
     options,
 )
 from tramfl.runtime.manifest import Manifest
-from tramfl.runtime.settings import OPERATOR, Federation, is_loopback
+from tramfl.runtime.settings import OPERATOR, Federation
 from tramfl.runtime.store import DIGEST, Store
 from tramfl.runtime.wire import (
     CHUNK_BYTES,

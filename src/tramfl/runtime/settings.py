@@ -5,7 +5,6 @@ Imports config, notation and predictors. Paths in a file are relative to that fi
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from pathlib import Path
 from typing import Annotated, Literal
@@ -202,16 +201,6 @@ def host_and_port(address: str, source: str) -> tuple[str, int]:
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise BadInput(f"{source} is {address!r}; write host:port, for example 192.0.2.7:7400.")
     return host, int(port)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine and nobody else's."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def with_scenario(federation: Federation, scenario: Scenario) -> Federation:

@@ -20,6 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
+from tramfl.config import is_loopback
 from tramfl.notation import BadInput
 from tramfl.reporting.dashboard.feed import Feed
 from tramfl.reporting.dashboard.page import page
@@ -101,16 +102,6 @@ def serve(
         pass
     finally:
         dashboard.close()
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine alone."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class _Server(ThreadingHTTPServer):
