@@ -7,5 +7,7 @@ store.py          weights on a site's disk
 wire.py           what sites say to each other; transport.py says it over gRPC with mutual TLS
 probe.py          what a site can spare; predictors.py what it will be able to
 workshop.py       the process in which a site trains
-node.py           carries out the commands of the round machine
+driver.py         carries out the commands of the round machine
+scoring.py        tests committed weights
+node.py           a site: all of the above
 """

@@ -260,10 +260,8 @@ class Driver:
 
     def _woke(self, ticket: int) -> None:
         self._timers.pop(ticket, None)
-        if not isinstance(self.state.phase, Sending | Training):
-            self.tell(on.Woke(self._clock(), ticket))
-            return
-        self._log("overdue", doing=type(self.state.phase).__name__.lower())
+        if isinstance(self.state.phase, Sending | Training):
+            self._log("overdue", doing=type(self.state.phase).__name__.lower())
         self.tell(on.Woke(self._clock(), ticket))
 
     # Step 3: send and receive.

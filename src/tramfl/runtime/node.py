@@ -3,7 +3,6 @@
 follow      news of the record and of who is alive, into the machine
 keep alive  this site's lease
 host        what peers and operators ask for (`transport.Host`)
-score       tests committed weights, off the round's clock
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 import tramfl
 from tramfl.circulation import commands as do
@@ -30,7 +28,7 @@ from tramfl.circulation import events as on
 from tramfl.circulation.custody import Record, Status
 from tramfl.circulation.phases import Copy, Sending, State
 from tramfl.notation import BadInput, Digest, ModelCost, NodeId
-from tramfl.record import Row, Scores, past, write_atomically
+from tramfl.record import past, write_atomically
 from tramfl.runtime.driver import Driver
 from tramfl.runtime.journal import Journal
 from tramfl.runtime.manifest import Manifest
@@ -38,6 +36,7 @@ from tramfl.runtime.metrics import Metrics
 from tramfl.runtime.orders import Orders, check_run_name
 from tramfl.runtime.probe import ComputeMeter, History, LinkMeter, Machine
 from tramfl.runtime.register import LeaseLost, Register, Silent, Standing
+from tramfl.runtime.scoring import Scorer, with_scores
 from tramfl.runtime.settings import Site
 from tramfl.runtime.store import Store
 from tramfl.runtime.transport import Credentials, Peers, Refusal, Server, Unreachable
@@ -60,14 +59,6 @@ from tramfl.scheduling.policy import PolicySettings, policy_named
 KEPT_RUNS = 2
 """Weights of the run at hand, and of the one before it."""
 PROBE_SECONDS = 1.0
-
-
-class Note(Struct, frozen=True):
-    """How good the weights of a round are, noted beside its row."""
-
-    epoch: int
-    """Of the row it belongs to: a round may be done again after a takeover."""
-    scores: Scores
 
 
 class Node:
@@ -107,8 +98,8 @@ class Node:
         self._holder_seen_alive: NodeId | None = None
         self._holder_lost_at = -float("inf")
         self._news_turn = asyncio.Lock()
-        self._to_score: tuple[Record, Path] | None = None
-        self._something_to_score = asyncio.Event()
+        targets = self.scenario.budget.targets
+        self._scorer = Scorer(self.state_folder, self.workshop, register, targets, log, self._target_reached)
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._incarnation = 0
@@ -116,7 +107,7 @@ class Node:
 
     # Life.
 
-    async def run(self, stop: asyncio.Event, ready: Callable[[], None] = lambda: None) -> None:
+    async def run(self, stop: asyncio.Event) -> None:
         """Be a site until `stop`; raises what keeps it from being one."""
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self._alone())
@@ -131,10 +122,9 @@ class Node:
                 await stack.enter_async_context(Metrics(self, self._metrics_port))
             stack.push_async_callback(self._end_tasks)
             self._began = time.monotonic()
-            for work in (self._keep_alive(), self._follow(), self._score()):
+            for work in (self._keep_alive(), self._follow(), self._scorer.work()):
                 self._task(work)
             self.log("started", address=self.site.listen, incarnation=self._incarnation, held=self.held)
-            ready()
             stopping = asyncio.ensure_future(stop.wait())
             await asyncio.wait((stopping, self._broken), return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
@@ -453,52 +443,19 @@ class Node:
             actual_seconds=round(outcome.seconds, 4),
             reason=decision.reason,
         )
-        if outcome.node is not None and record.round % self.scenario.evaluation.every == 0:
-            self._score_soon(record)
+        assert self.driver is not None
+        path = self.driver.store.path(record.weights.digest)
+        if outcome.node is not None and path is not None and record.round % self.scenario.evaluation.every == 0:
+            self._scorer.soon(record, path)
         self._history.keep(self.compute, self.links, time.monotonic())
         budget = self.scenario.budget
         if past(budget, record.ledger):
             self._task(self._finish(record.run, "the budget is used up"))
 
-    # Scores.
+    # The end of a run.
 
-    def _score_soon(self, record: Record) -> None:
-        """The newest weights are tested next; older ones that still wait are passed by."""
-        assert self.driver is not None
-        path = self.driver.store.path(record.weights.digest)
-        if path is None:
-            return
-        link = self.state_folder / f"score-{record.round}.safetensors"
-        with contextlib.suppress(OSError):
-            link.unlink(missing_ok=True)
-            os.link(path, link)  # the run may discard its own name for them meanwhile
-            if self._to_score is not None:
-                self._to_score[1].unlink(missing_ok=True)
-            self._to_score = (record, link)
-            self._something_to_score.set()
-
-    async def _score(self) -> None:
-        for old in self.state_folder.glob("score-*.safetensors"):
-            old.unlink(missing_ok=True)
-        while True:
-            await self._something_to_score.wait()
-            self._something_to_score.clear()
-            if self._to_score is None:
-                continue
-            (record, path), self._to_score = self._to_score, None
-            try:
-                scores = await self.workshop.score(path, self.scenario.budget.targets)
-                note = msgspec.json.encode(Note(record.epoch, scores))
-                await self.register.note(record.run, record.round, note)
-            except (WorkFailed, BadInput, Silent) as error:
-                self.log("not-scored", round=record.round, reason=str(error))
-                continue
-            finally:
-                path.unlink(missing_ok=True)
-            self.log("scored", round=record.round, test_accuracy=scores.test_accuracy, test_loss=scores.test_loss)
-            targets = self.scenario.budget.targets
-            if targets and scores.test_accuracy is not None and scores.test_accuracy >= max(targets):
-                await self._finish(record.run, "the last target is reached")
+    async def _target_reached(self, run: str) -> None:
+        await self._finish(run, "the last target is reached")
 
     async def _finish(self, run: str, reason: str) -> None:
         """A run is at its end; a register that does not answer is told later."""
@@ -546,16 +503,14 @@ class Node:
         driver, offer = self.driver, consignment.offer
         if driver is None or driver.run != consignment.run:
             return f"this site takes no part in a run {consignment.run!r}"
-        assignment = offer.assignment
-        if assignment is not None and assignment.holder != peer:
-            return f"the assignment is of site number {assignment.holder}, and not the sender's"
-        if assignment is not None and assignment.decision.node != self.me:
+        if offer.assignment is None:
+            return None
+        decision = offer.assignment.decision
+        if decision.node != self.me:
             return "the assignment is for another site"
-        if assignment is not None and len(assignment.decision.samples) != len(self.held):
-            return f"the assignment has {len(assignment.decision.samples)} labels, and this site {len(self.held)}"
-        if assignment is not None and any(
-            not 0 <= s <= h for s, h in zip(assignment.decision.samples, self.held, strict=True)
-        ):
+        if len(decision.samples) != len(self.held):
+            return f"the assignment has {len(decision.samples)} labels, and this site {len(self.held)}"
+        if any(wanted > there for wanted, there in zip(decision.samples, self.held, strict=True)):
             return "the assignment wants samples that this site does not hold"
         return None
 
@@ -581,7 +536,7 @@ class Node:
             notes = await self.register.notes(ask.run, ask.first, ask.last)
         except Silent as error:
             raise Refusal(f"the register does not answer ({error})") from None
-        return Rows(tuple(_with_scores(line, notes) for line in lines))
+        return Rows(tuple(with_scores(line, notes) for line in lines))
 
     def model_path(self, digest: Digest) -> Path | None:
         """Weights that this site can give."""
@@ -628,13 +583,3 @@ class Node:
 
 def _doing(state: State) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "-", type(state.phase).__name__).lower()
-
-
-def _with_scores(line: bytes, notes: dict[int, bytes]) -> bytes:
-    row = msgspec.json.decode(line, type=Row)
-    if row.round not in notes:
-        return line
-    note = msgspec.json.decode(notes[row.round], type=Note)
-    if note.epoch != row.epoch:
-        return line
-    return msgspec.json.encode(msgspec.structs.replace(row, **msgspec.structs.asdict(note.scores)))

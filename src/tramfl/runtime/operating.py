@@ -13,11 +13,11 @@ import msgspec
 from msgspec import Struct
 
 from tramfl.circulation.custody import Record
-from tramfl.config import read_toml
+from tramfl.config import is_loopback, read_toml
 from tramfl.notation import BadInput, NodeId
 from tramfl.record import Row
 from tramfl.runtime.register import Standing
-from tramfl.runtime.settings import OPERATOR, Federation, Site, host_and_port, is_loopback, read_federation, read_site
+from tramfl.runtime.settings import OPERATOR, Federation, Site, host_and_port, read_federation, read_site
 from tramfl.runtime.transport import Credentials, Peers, Refusal, Unreachable
 from tramfl.runtime.wire import Answer, AskRows, Order, SiteReport
 
@@ -147,7 +147,10 @@ class Operator:
             record = status.record
             if record is None:
                 raise BadInput(f"no run has begun in {self.federation.file.name!r}: there is no model to fetch.")
-            for node in (n for n in record.safe.copies if n in status.answering):
+            there = [n for n in record.safe.copies if n in status.answering]
+            if not there:
+                break
+            for node in there:
                 try:
                     await self._peers.fetch(node, record.safe.digest, to, progress)
                 except (Unreachable, Refusal) as error:
