@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
 from pathlib import Path
 
 from tests.conftest import Cli, Process, ended
@@ -51,9 +50,11 @@ def test_a_killed_site_is_told_and_an_interrupt_leaves_no_process_behind(tmp_pat
             break
     else:
         raise AssertionError("nobody told that site b is gone")
-    # The run goes on: another line of progress comes.
-    assert re.search(r"round [1-9]", next(line for line in up.stderr if "round" in line))
-    time.sleep(0.2)
+    # The run goes on without it, however long that takes on a busy machine.
+    told = (re.match(r"round ([\d,]+)", line) for line in up.stderr)
+    rounds = (int(match[1].replace(",", "")) for match in told if match)
+    first = next(rounds)
+    assert any(later > first for later in rounds)
     up.send_signal(signal.SIGINT)
     done = ended(up)
     assert done.code == 1, done
