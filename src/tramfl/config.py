@@ -11,7 +11,7 @@ import ipaddress
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -151,26 +151,44 @@ def settings_from(table: dict[str, Any], kind: type[S], source: str) -> S:
 
 
 def override(table: dict[str, Any], assignment: str) -> dict[str, Any]:
-    """`table` with one `key.path=value` of `--set` applied; the value is read as TOML, else as text."""
+    """A scenario's table with one `key=value` of `--set` applied; the value is read as TOML, else as text."""
     key, equals, text = assignment.partition("=")
     path = [part.strip() for part in key.split(".")]
     if not equals or not all(path):
         raise BadInput(f"--set {assignment}: write it as key=value, for example --set training.batch_size=64.")
-    try:
-        read = tomllib.loads(f"v = {text}")
-    except tomllib.TOMLDecodeError:
-        read = {}
-    value = read["v"] if read.keys() == {"v"} else text  # a second line is no second assignment
+    value = _toml_value(text)
+    if not isinstance(value, str) and _wants_text(path):
+        value = text.strip()  # partition.layout=5 names a layout
+    return with_value(table, path, value, f"--set {assignment}")
+
+
+def with_value(table: dict[str, Any], path: Sequence[str], value: Any, source: str) -> dict[str, Any]:
+    """`table` with the value at a path of keys changed; tables on the way are made where they are missing."""
     changed = dict(table)
     place = changed
     *parents, last = path
     for parent in parents:
         inner = place.get(parent, {})
         if not isinstance(inner, dict):
-            raise BadInput(f"--set {assignment}: `{parent}` is a value, not a table.")
+            raise BadInput(f"{source}: `{parent}` is a value, not a table.")
         place[parent] = place = dict(inner)
     place[last] = value
     return changed
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        read = tomllib.loads(f"v = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return read["v"] if read.keys() == {"v"} else text  # a second line is no second assignment
+
+
+def _wants_text(path: Sequence[str]) -> bool:
+    try:
+        return str in _parts(_type_at(Scenario, ".".join(path)))
+    except (KeyError, StopIteration):
+        return False  # there is no such key, which whoever reads the table will say
 
 
 def as_toml(settings: Struct) -> str:

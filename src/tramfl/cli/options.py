@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tramfl.config import Scenario, as_table, override, settings_from
+from tramfl.config import Scenario, as_table, override, settings_from, with_value
 from tramfl.notation import BadInput
 from tramfl.scheduling.policy import policy_named
 from tramfl.simulation.scenarios import DEFAULT, scenario_from
@@ -59,11 +59,7 @@ def changed(scenario: Scenario, source: str, sets: list[str] | None, **keys: Any
         table = override(table, assignment)
     for key, value in keys.items():
         if value is not None:
-            place = table
-            *parents, last = key.split("__")
-            for parent in parents:
-                place = place.setdefault(parent, {})
-            place[last] = value
+            table = with_value(table, key.split("__"), value, source)
     found = settings_from(table, Scenario, source)
     policy_named(found.policy)
     return found

@@ -24,7 +24,7 @@ from tramfl.runtime.settings import (
     RegisterSettings,
     SiteEntry,
     SiteFile,
-    check_name,
+    check_sites,
     host_and_port,
 )
 
@@ -54,16 +54,7 @@ def check_plan(plan: Plan) -> None:
     """BadInput where no federation can be made of it."""
     if not 0 < len(plan.name) <= _LONGEST_NAME or not plan.name.isprintable():
         raise BadInput(f"{plan.name!r} is no name for a federation; use 1 to {_LONGEST_NAME} printable characters.")
-    if not plan.site:
-        raise BadInput("a federation needs at least one site.")
-    for site in plan.site:
-        check_name(site.name, "sites")
-        host, _ = host_and_port(site.address, f"the address of site {site.name!r}")
-        if not host.isascii():
-            raise BadInput(f"the address of site {site.name!r}: write {host!r} in its ASCII form.")
-    for what, values in (("name", [s.name for s in plan.site]), ("address", [s.address for s in plan.site])):
-        if twice := sorted({v for v in values if values.count(v) > 1}):
-            raise BadInput(f"the {what} {twice[0]!r} is given to two sites; every site needs its own.")
+    check_sites(plan.site, "sites")
 
 
 def loopback_sites(names: Sequence[str], first_port: int = FIRST_PORT) -> tuple[SiteEntry, ...]:

@@ -6,6 +6,7 @@ Imports config, notation and predictors. Paths in a file are relative to that fi
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -157,14 +158,7 @@ class Site(Struct, frozen=True):
 def read_federation(path: Path) -> Federation:
     """The federation in a file; what is wrong is named."""
     file = settings_from(read_toml(path), FederationFile, str(path))
-    if not file.site:
-        raise BadInput(f"{path}: a federation needs at least one [[site]] with name and address.")
-    for site in file.site:
-        check_name(site.name, str(path))
-        host_and_port(site.address, f"{path}: address of site {site.name!r}")
-    for what, values in (("name", [s.name for s in file.site]), ("address", [s.address for s in file.site])):
-        if twice := sorted({v for v in values if values.count(v) > 1}):
-            raise BadInput(f"{path}: {what} {twice[0]!r} is given to two sites; every site needs its own.")
+    check_sites(file.site, str(path))
     if file.register.kind == "etcd" and not file.register.endpoints:
         raise BadInput(f'{path}: key `register.endpoints` is missing; etcd needs it, as ["https://host:2379"].')
     return Federation(file, path.absolute())
@@ -184,6 +178,21 @@ def read_site(path: Path) -> Site:
             f"{path}: key `predictor` is {file.predictor!r}; choose one of {', '.join(predictor_names())}."
         )
     return site
+
+
+def check_sites(sites: Sequence[SiteEntry], source: str) -> None:
+    """At least one site, each with a name and an address of its own."""
+    if not sites:
+        raise BadInput(f"{source}: a federation needs at least one site, with name and address.")
+    for site in sites:
+        check_name(site.name, source)
+        where = f"{source}: the address of site {site.name!r}"
+        host, _ = host_and_port(site.address, where)
+        if not host.isascii():
+            raise BadInput(f"{where}: write {host!r} in its ASCII form.")
+    for what, values in (("name", [s.name for s in sites]), ("address", [s.address for s in sites])):
+        if twice := sorted({v for v in values if values.count(v) > 1}):
+            raise BadInput(f"{source}: the {what} {twice[0]!r} is given to two sites; every site needs its own.")
 
 
 def check_name(name: str, source: str) -> None:

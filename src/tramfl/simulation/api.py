@@ -9,9 +9,8 @@ from typing import Any
 
 import msgspec
 
-from tramfl.config import Scenario, as_table, settings_from
+from tramfl.config import Scenario, as_table, settings_from, with_value
 from tramfl.learning.app import App
-from tramfl.notation import BadInput
 from tramfl.record import Row, Summary, seconds_to
 from tramfl.scheduling.policy import Policy
 from tramfl.simulation.experiment import Experiment
@@ -104,7 +103,11 @@ def simulate(
         "budget.targets": tuple(targets) if targets is not None else None,
         **(settings or {}),
     }
-    found = _changed(base, {key: value for key, value in wanted.items() if value is not None})
+    table = as_table(base)
+    for key, value in wanted.items():
+        if value is not None:
+            table = with_value(table, key.split("."), value, "settings")
+    found = settings_from(table, Scenario, "settings")
     folder = Path(out) if out is not None else None
     request = Request(
         scenario=found,
@@ -127,19 +130,6 @@ def simulate(
     setting = experiment.setting
     held = tuple(map(tuple, setting.held.tolist()))
     return Result(found, experiment.summary(), tuple(experiment.rows), setting.labels, held, folder)
-
-
-def _changed(base: Scenario, keys: dict[str, Any]) -> Scenario:
-    table = as_table(base)
-    for key, value in keys.items():
-        place = table
-        *parents, last = key.split(".")
-        for parent in parents:
-            place = place.setdefault(parent, {})
-            if not isinstance(place, dict):
-                raise BadInput(f"settings: `{key}` is not a key of a scenario.")
-        place[last] = value
-    return settings_from(table, Scenario, "settings")
 
 
 def _name(thing: Any) -> str:
