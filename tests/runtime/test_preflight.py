@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import socket
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from tests.chaos.root import SmallDisk, mounted, small_disks
 from tests.conftest import Cli
-from tests.runtime.federations import free_ports
+from tests.runtime.federations import LocalFederation, free_ports
 from tramfl.runtime.certificates import Authority
+from tramfl.runtime.preflight import PEER_SECONDS
+from tramfl.runtime.store import SPARE_BYTES
+from tramfl.simulation.scenarios import scenario_named
 
 
 @pytest.fixture
@@ -78,3 +84,70 @@ def test_files_that_are_not_there_are_one_sentence(cli: Cli, site: Path) -> None
     cli("preflight", site / "nothing.toml").refused("nothing.toml", "no such file")
     (site / "federation.toml").unlink()
     cli("node", site / "site.toml").refused("federation.toml", "no such file")
+
+
+class TestDisk:
+    """A disk that is really small, with more or less of it free."""
+
+    @pytest.fixture
+    def disk(self, site: Path) -> Iterator[SmallDisk]:
+        """The disk of site a: some room for a model as small as that of the digits."""
+        with small_disks() as disks:
+            disks.append(mounted(site / "state", megabytes=2 + SPARE_BYTES // 10**6))
+            yield disks[0]
+
+    def test_one_with_room_for_the_run_is_good(self, cli: Cli, site: Path, disk: SmallDisk) -> None:
+        assert findings(cli, site)["disk"]["good"]
+
+    def test_one_that_would_refuse_the_model_is_too_small(self, cli: Cli, site: Path, disk: SmallDisk) -> None:
+        # It could take the weights many times over, but a site takes none that leave too little to spare.
+        disk.fill(leaving=SPARE_BYTES)
+        found = findings(cli, site)["disk"]
+        assert not found["good"]
+        assert found["message"].startswith(f"{site / 'state'} has 33.6 MB free, and the run needs 3")
+        assert found["message"].endswith(f"MB; make room there, or set `state` in {site / 'site.toml'}.")
+
+    def test_one_without_a_byte_left_is_named(self, cli: Cli, site: Path, disk: SmallDisk) -> None:
+        disk.fill(leaving=0)
+        done = cli("preflight", site / "site.toml")
+        assert done.code == 1
+        (line,) = (line for line in done.out.splitlines() if "disk" in line)
+        assert line.startswith(f"FIX  disk: {site / 'state'} cannot be written: No space left on device; ")
+        assert line.endswith(f"make room there, or set `state` in {site / 'site.toml'}.")
+
+
+class TestClocks:
+    """Peers that run with other clocks than this machine's."""
+
+    SECONDS_OFF: ClassVar = {"b": 90.0, "c": -90.0}
+
+    @pytest.fixture
+    def federation(self, tmp_path: Path) -> Iterator[LocalFederation]:
+        """Sites b and c, each with a clock of its own; a is still to come."""
+        for name, off in self.SECONDS_OFF.items():
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "sitecustomize.py").write_text(
+                f"import time\nright = time.time\ntime.time = lambda: right() + {off}\n"
+            )
+        with LocalFederation(
+            tmp_path / "f",
+            scenario_named("digits-3"),
+            3,
+            wrap=lambda name: ("env", f"PYTHONPATH={tmp_path / name}"),
+        ) as federation:
+            federation.start(*self.SECONDS_OFF)
+            federation.ready(*self.SECONDS_OFF)
+            yield federation
+
+    def test_a_peer_whose_clock_is_wrong_is_named(self, cli: Cli, federation: LocalFederation) -> None:
+        found = findings(cli, federation.site_folder("a"))
+        assert [check for check, finding in found.items() if not finding["good"]] == ["peer b", "peer c"]
+        for peer, way in (("b", "ahead of"), ("c", "behind")):
+            message = found[f"peer {peer}"]["message"]
+            said = re.fullmatch(
+                rf"its clock is ([\d.]+) s {way} this one; keep both by NTP, and restart the site that was wrong\.",
+                message,
+            )
+            assert said, message
+            # What the answer took on its way is not counted, and it took no longer than it may.
+            assert 90 - PEER_SECONDS <= float(said[1]) <= 90

@@ -20,6 +20,7 @@ from tramfl.runtime.orders import digest_of_settings
 from tramfl.runtime.register import Silent
 from tramfl.runtime.registers import open_register
 from tramfl.runtime.settings import Site, host_and_port
+from tramfl.runtime.store import SPARE_BYTES
 from tramfl.runtime.transport import Peers, Refusal, Unreachable
 from tramfl.runtime.wire import Order, SiteReport
 from tramfl.runtime.workshop import Build, WorkFailed, Workshop
@@ -152,9 +153,12 @@ def _disk(site: Site, size: int) -> Finding:
             os.fsync(file.fileno())
         free = shutil.disk_usage(place).free
     except OSError as error:
-        return _bad("disk", f"{place} cannot be written: {error.strerror}; set `state` in {site.path}.")
-    if free < COPIES * size:
-        return _bad("disk", f"{place} has {free / 1e6:,.0f} MB free; the run needs {COPIES * size / 1e6:,.0f} MB.")
+        why = error.strerror
+        return _bad("disk", f"{place} cannot be written: {why}; make room there, or set `state` in {site.path}.")
+    wanted = COPIES * size + SPARE_BYTES
+    if free < wanted:
+        told = f"{place} has {free / 1e6:,.1f} MB free, and the run needs {wanted / 1e6:,.1f} MB"
+        return _bad("disk", f"{told}; make room there, or set `state` in {site.path}.")
     return _good("disk", f"{place} has {free / 1e9:,.1f} GB free")
 
 
@@ -185,9 +189,12 @@ async def _peer(site: Site, peers: Peers, node: NodeId) -> Finding:
 
 
 def _compared(site: Site, check: str, report: SiteReport, began: float, ended: float) -> Finding:
-    skew = max(began - report.at, report.at - ended, 0.0)
-    if skew > SKEW_SECONDS:
-        return _bad(check, f"its clock is {skew:,.1f} s off from this one; keep both by NTP.")
+    # Whenever between question and answer it looked at its clock: a slow link is no wrong clock.
+    ahead, behind = report.at - ended, began - report.at
+    if max(ahead, behind) > SKEW_SECONDS:
+        off = f"{ahead:,.1f} s ahead of" if ahead > 0 else f"{behind:,.1f} s behind"
+        # A site reads its clock when it starts, so that its time never runs backwards.
+        return _bad(check, f"its clock is {off} this one; keep both by NTP, and restart the site that was wrong.")
     if report.settings != digest_of_settings(site.federation.file.run):
         return _bad(check, "its [run] settings differ from this site's; give both the same federation.toml.")
     return _good(check, f"answers in {1000 * (ended - began):,.0f} ms, clocks agree")
