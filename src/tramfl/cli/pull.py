@@ -40,7 +40,8 @@ def pull(
             if status.record is None:
                 raise BadInput(f"no run has begun in {status.federation!r}: there is no model to fetch.")
             folder = out or Path("runs") / status.record.run
-            status, summary = await collect(hand, folder)
+            with RunFolder(folder).alone():
+                status, summary = await collect(hand, folder)
             return status, folder, summary
 
     status, folder, summary = run(work)
@@ -58,11 +59,13 @@ def pull(
 
 
 async def collect(hand: Operator, folder: Path) -> tuple[FederationStatus, Summary]:
-    """Write a run's folder as a simulation would leave it; an earlier pull of the same run is brought up to date."""
+    """Write a run's folder as a simulation would leave it; an earlier pull of the same run is brought up to date.
+
+    The folder is there already, and nobody else writes to it (`RunFolder.alone`).
+    """
     target = RunFolder(folder)
     if target.holds_run and target.way().clock != "real":
         target.check_free()
-    folder.mkdir(parents=True, exist_ok=True)
     status = await hand.fetch(folder / MODEL_FILE, lambda _: None)
     rows = await hand.rows(status)
     return status, write_run(target, hand.federation.file.run, status, rows)

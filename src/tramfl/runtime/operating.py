@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from tramfl.circulation.custody import Record
 from tramfl.config import is_loopback, read_toml
-from tramfl.notation import BadInput, NodeId
+from tramfl.notation import BadInput, Digest, NodeId
 from tramfl.record import Row
 from tramfl.runtime.register import Standing
 from tramfl.runtime.settings import OPERATOR, Federation, Site, host_and_port, read_federation, read_site
@@ -139,20 +139,33 @@ class Operator:
     async def fetch(self, to: Path, progress: Callable[[int], None]) -> FederationStatus:
         """Fetch the newest safe weights from a site that has them; the status that names them.
 
-        A run that moves on may discard them before the first byte is read: then newer ones are safe.
+        What has come of a transfer that broke is left for the next fetch; where nothing has come, nothing is left.
         """
+        try:
+            status = await self._fetch(to, progress)
+        except BaseException:
+            _forget_parts(to, begun=False)
+            raise
+        _forget_parts(to, begun=True)
+        return status
+
+    async def _fetch(self, to: Path, progress: Callable[[int], None]) -> FederationStatus:
+        """A run that moves on may discard weights before the first byte is read: then newer ones are safe."""
         why = "no site that has them answers"
+        tried: Digest | None = None
         for _ in range(FETCH_TRIES):
             status = await self.status()
             record = status.record
             if record is None:
                 raise BadInput(f"no run has begun in {self.federation.file.name!r}: there is no model to fetch.")
             there = [n for n in record.safe.copies if n in status.answering]
-            if not there:
+            # It has not moved on: who could not give them a moment ago cannot now.
+            if not there or record.safe.digest == tried:
                 break
+            tried = record.safe.digest
             for node in there:
                 try:
-                    await self._peers.fetch(node, record.safe.digest, to, progress)
+                    await self._peers.fetch(node, tried, to, progress)
                 except (Unreachable, Refusal) as error:
                     why = f"{self.federation.names[node]}: {error}"
                     continue
@@ -160,6 +173,13 @@ class Operator:
         assert record is not None
         copies = ", ".join(self.federation.names[n] for n in record.safe.copies)
         raise BadInput(f"the weights of round {record.safe.round} lie at {copies}, and cannot be fetched ({why}).")
+
+
+def _forget_parts(to: Path, begun: bool) -> None:
+    """Parts of weights without a byte in them; with `begun`, all: newer weights are there."""
+    for part in to.parent.glob(f"{to.name}.*.part"):
+        if begun or part.stat().st_size == 0:
+            part.unlink()
 
 
 def operator_from(path: Path, insecure: bool) -> Operator:
