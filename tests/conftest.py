@@ -19,6 +19,10 @@ import pytest
 
 from tramfl.cli import main
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell that starts tests in the background has them, and every process they start, ignore interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 COMMAND = (sys.executable, "-c", "from tramfl.cli import main; main()")
 
 
@@ -96,8 +100,6 @@ def process(tmp_path: Path) -> Iterator[Process]:
                 stderr=subprocess.PIPE,
                 text=True,
                 start_new_session=True,
-                # A shell that starts tests in the background has them, and their children, ignore interrupts.
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
             )
         )
         return started[-1]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -98,27 +96,24 @@ def test_a_reader_that_leaves_early_sees_no_traceback(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_full_disk_is_a_failed_run_told_in_one_sentence(tmp_path: Path) -> None:
-    def small_files_only() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-
-    done = subprocess.run(
-        [*COMMAND, "run", "--no-training", "--rounds", "100", "--out", tmp_path / "run"],
-        preexec_fn=small_files_only,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith("tramfl: ")
-    assert "File too large" in done.stderr
-    assert done.stderr.count("\n") == 1
+SMALL_FILES_ONLY = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+from tramfl.cli import main
+main()
+"""
 
 
-def test_a_run_that_outgrew_the_disk_can_be_resumed(cli: Cli, tmp_path: Path) -> None:
-    test_a_full_disk_is_a_failed_run_told_in_one_sentence(tmp_path)
+def test_a_full_disk_is_a_failed_run_told_in_one_sentence(process: Process) -> None:
+    done = ended(process("run", "--no-training", "--rounds", 100, "--out", "run", code=SMALL_FILES_ONLY))
+    assert done.code == 1
+    assert done.err.startswith("tramfl: ")
+    assert "File too large" in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_a_run_that_outgrew_the_disk_can_be_resumed(cli: Cli, process: Process, tmp_path: Path) -> None:
+    test_a_full_disk_is_a_failed_run_told_in_one_sentence(process)
     assert cli("run", "--no-training", "--rounds", 100, "--out", "whole").code == 0
     assert cli("run", "--resume", "--out", "run").code == 0
     assert (tmp_path / "run/rounds.jsonl").read_bytes() == (tmp_path / "whole/rounds.jsonl").read_bytes()
