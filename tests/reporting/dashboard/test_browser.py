@@ -251,7 +251,7 @@ def test_the_tram_glides_from_site_to_site_while_the_model_is_sent(
     window.page.get_by_label("Speed").select_option("10")
     window.page.get_by_role("button", name="Play").click()
     window.until("document.getElementById('now-what').textContent === 'Node 0 sends the model to node 1.'")
-    places = set()
+    places: set[str] = set()
     while len(places) < 6:
         place, now, more, done = window.get(SENDING)
         assert now == "Node 0 sends the model to node 1."
