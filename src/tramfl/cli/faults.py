@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -20,8 +21,10 @@ def faults(
     """Search for a schedule of faults that breaks an invariant; a seed that fails fails again in the same way."""
     seeds = range(seed, seed + schedules)
     failed = 0
+    spawn = multiprocessing.get_context("spawn")  # a fork would take over locks that this process's threads hold
     # An interrupt is for this process to deal with; a worker would only show where it was.
-    with ProcessPoolExecutor(jobs, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
+    ignore = (signal.SIGINT, signal.SIG_IGN)
+    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=signal.signal, initargs=ignore) as pool:
         for played, (number, broken) in enumerate(
             zip(seeds, pool.map(try_schedule, seeds, chunksize=20), strict=True), start=1
         ):
