@@ -27,6 +27,9 @@ TARGET = 0.85
 PATIENCE = 240.0
 """Seconds until a test says that something will not happen; only a machine that hangs takes so long."""
 
+ENDLESS_LEASE = 10 * PATIENCE
+"""Seconds of a lease that no test can wait for: where a run goes on, nobody did."""
+
 
 def digits(sites: int = 3) -> Scenario:
     """Digits without end, with a network that takes several chunks to send."""
@@ -44,6 +47,7 @@ class Scene:
         self.federation, self.witness, self.traps, self.cluster = federation, witness, traps, cluster
         self.names = federation.names
         self._killed: list[tuple[str, int]] = []
+        self._ended: set[int] = set()
         self._numbers = itertools.count(1)
         self._run = ""
 
@@ -131,8 +135,25 @@ class Scene:
             self.federation.processes[name].wait()
         self.traps.clear()
 
+    def end(self, name: str) -> None:
+        """SIGTERM: the site ends by itself, in good order, and nothing is left of it.
+
+        Whoever is caught is let go when the site has said its last word.
+        """
+        process, said = self.federation.processes[name], self._ends(name)
+        process.terminate()
+        self.wait(f"last word of {name}", lambda: self._ends(name) > said)
+        self.traps.clear()
+        self.wait(f"end of {name}", lambda: process.poll() is not None)
+        self._ended.add(process.pid)
+        assert process.returncode == 0, self.federation.logs()
+        assert not _left_behind(process.pid), f"{name} left a process behind"
+
+    def _ends(self, name: str) -> int:
+        return sum(event["event"] == "ended" for event in self.federation.events(name))
+
     def revive(self) -> None:
-        """Start every site that was killed, and wait until all answer and have a lease."""
+        """Start every site that was killed or ended, and wait until all answer and have a lease."""
         self.start(*(n for n in self.names if self.federation.processes[n].poll() is not None))
 
     def start(self, *names: str) -> None:
@@ -186,7 +207,7 @@ class Scene:
         """No site ended by itself, and whoever was killed left nothing behind."""
         killed = {pid for _, pid in self._killed}
         for name, process in self.federation.processes.items():
-            assert process.poll() is None or process.pid in killed, (
+            assert process.poll() is None or process.pid in killed | self._ended, (
                 f"{name} ended by itself\n{self.federation.logs()}"
             )
         broken = [e for n in self.names for e in self.federation.events(n) if e["event"] in ("broken", "failed")]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.scenes import scene
+from tests.chaos.scenes import ENDLESS_LEASE, scene
 
 pytestmark = pytest.mark.quick
 
@@ -38,4 +38,17 @@ def test_a_run_survives_a_stopped_holder_and_the_loss_of_the_register(tmp_path: 
         chaos.federation.proceed(caught.site)
         chaos.cluster.heal()
         chaos.waits_for(caught.site)
+        chaos.finish()
+
+
+def test_a_run_goes_on_at_once_where_its_holder_and_then_another_are_told_to_end(tmp_path: Path) -> None:
+    with scene(tmp_path, "sqlite", lease_seconds=ENDLESS_LEASE) as chaos:
+        chaos.begin()
+        caught = chaos.catch("gathering")
+        before = chaos.record()
+        chaos.end(caught.site)
+        chaos.reach(before.round + 2)
+        chaos.end(next(name for name in chaos.names if name not in (caught.site, chaos.holder())))
+        assert chaos.advance(2).epoch == before.epoch, "nobody had to take over"
+        chaos.revive()
         chaos.finish()

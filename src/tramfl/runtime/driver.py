@@ -32,6 +32,8 @@ from tramfl.runtime.wire import Accepted, AskLoad, Consignment, Load, Refused
 from tramfl.runtime.workshop import Made, WorkFailed, Workshop
 from tramfl.scheduling.policy import Policy, check_decision
 
+ENDED = "the site takes no part in the run any more"
+
 
 class Surroundings(Protocol):
     """What the site does for its driver."""
@@ -141,7 +143,7 @@ class Driver:
         for waiting in self._arrivals.values():
             for future in waiting:
                 if not future.done():
-                    future.set_result(Refused("the site is ending"))
+                    future.set_result(Refused(ENDED))
         self._disk.shutdown(wait=True)
 
     def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -298,6 +300,8 @@ class Driver:
         self, sender: NodeId, consignment: Consignment, staged: Path, seconds: float
     ) -> Accepted | Refused:
         """A peer's model is in staging, whole and verified; what comes of it."""
+        if self._ended:
+            return Refused(ENDED)  # nothing would ever come of it
         offer = consignment.offer
         self._staged[offer.digest] = staged
         future: asyncio.Future[Accepted | Refused] = self._loop.create_future()

@@ -25,11 +25,12 @@ import msgspec
 import tramfl
 from tramfl.circulation import commands as do
 from tramfl.circulation import events as on
+from tramfl.circulation.changes import HandOver
 from tramfl.circulation.custody import Record, Status
-from tramfl.circulation.phases import Copy, Sending, State
+from tramfl.circulation.phases import Copy, Offer, Sending, State
 from tramfl.notation import BadInput, Digest, ModelCost, NodeId
 from tramfl.record import past, write_atomically
-from tramfl.runtime.driver import Driver
+from tramfl.runtime.driver import ENDED, Driver
 from tramfl.runtime.journal import Journal
 from tramfl.runtime.manifest import Manifest
 from tramfl.runtime.metrics import Metrics
@@ -102,6 +103,7 @@ class Node:
         self._scorer = Scorer(self.state_folder, self.workshop, register, targets, log, self._target_reached)
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ending = False
         self._incarnation = 0
         self._lives = 0
 
@@ -226,12 +228,63 @@ class Node:
             self._broken.set_exception(error)
 
     async def _leave(self) -> None:
-        """Give the lease up, unless only this disk has the newest weights: then a quick return loses nothing."""
+        """End so that nobody has to wait: hand the model on, then give the lease up.
+
+        Not the lease if only this disk has the newest weights, for nobody would take them: then a quick return loses
+        nothing.
+        """
+        self._ending = True
+        if self.driver is not None:
+            await self.driver.end()
+        with contextlib.suppress(Silent, LeaseLost):
+            await self._hand_on()
+        await self.look()
+        # Before the lease goes: whoever keeps it alive would take another.
+        await self._end_tasks()
         record = self.record
         if record is not None and record.holder == self.me and record.weights.copies == (self.me,):
             return
         with contextlib.suppress(Silent):
             await self.register.leave()
+
+    async def _hand_on(self) -> None:
+        """Where this site holds the model, make another the holder, if one takes it. Raises Silent or LeaseLost."""
+        refused: set[NodeId] = {self.me}
+        while True:
+            standing = await self.register.look()
+            versioned, others = standing.versioned, standing.alive - refused
+            if versioned is None or versioned.record.holder != self.me or versioned.record.status == "stopped":
+                return
+            record = versioned.record
+            if not others or self.driver is None or self.driver.run != record.run:
+                return
+            to = max(others, key=lambda n: (n in record.weights.copies, self._bandwidth(n) or 0.0, -n))
+            try:
+                await self._copy_to(to, record, self.driver)
+            except (Refusal, Unreachable, OSError) as error:
+                self.log("not-sent", to=self.names[to], reason=str(error) or "it took too long")
+                refused.add(to)
+                continue
+            handed = HandOver(record.epoch, record.round, record.weights.digest, to).applied(record, self.me)
+            assert handed is not None
+            if await self.register.swap(versioned.revision, handed) is not None:
+                self.log("handed-on", to=self.names[to])
+                return
+
+    async def _copy_to(self, node: NodeId, record: Record, driver: Driver) -> None:
+        """Have the newest weights at another site; where they are there already, this is only a question."""
+        digest, limits = record.weights.digest, self.federation.limits
+        path = driver.store.path(digest)
+        if path is None:
+            raise Unreachable(f"the weights {digest} are not on disk")
+        # Whoever is gone is known at once; a transfer would be tried again and again.
+        await self.peers.order(node, Order("look"), limits.load_reply)
+        bandwidth = self._bandwidth(node)
+        predicted = self.cost.model_bits / bandwidth if bandwidth is not None else 0.0
+        # The driver has ended: it gives out no more tickets.
+        offer = Offer(record.epoch, record.round, digest, driver.state.ticket + 1, None)
+        async with asyncio.timeout(limits.overdue_after(predicted, 0)):
+            await self.send(node, Consignment(record.run, offer, path.stat().st_size), path, lambda _: None)
 
     # The register.
 
@@ -491,6 +544,8 @@ class Node:
 
     async def load(self, peer: NodeId, ask: AskLoad) -> Load:
         """What this site can spare for a round of a peer's."""
+        if self._ending:
+            raise Refusal(ENDED)
         if self.driver is None or self.driver.run != ask.run:
             await self.look()
         flops = self.own_load()
@@ -501,8 +556,8 @@ class Node:
     def admission(self, peer: NodeId, consignment: Consignment) -> str | None:
         """Why a model is not let in."""
         driver, offer = self.driver, consignment.offer
-        if driver is None or driver.run != consignment.run:
-            return f"this site takes no part in a run {consignment.run!r}"
+        if self._ending or driver is None or driver.run != consignment.run:
+            return ENDED if self._ending else f"this site takes no part in a run {consignment.run!r}"
         if offer.assignment is None:
             return None
         decision = offer.assignment.decision
