@@ -19,10 +19,9 @@ from typing import Any
 import grpc
 import msgspec
 
-from tests.runtime.sites import Log, PlainHost, assignment, federation, free_port, header_of, write_model
+from tests.runtime.sites import Log, PlainHost, assignment, federation, frame, free_port, header_of, write_model
 from tramfl.circulation.phases import Copy, Offer
 from tramfl.runtime import links
-from tramfl.runtime.arrival import frame
 from tramfl.runtime.handshakes import reason_in
 from tramfl.runtime.links import SITE_KEY, Refusal, encode
 from tramfl.runtime.manifest import Manifest, WrongModel

@@ -29,6 +29,11 @@ NAMES = ("ash", "birch", "cedar")
 DAY = datetime.timedelta(days=1)
 
 
+def frame(offset: int, data: bytes) -> bytes:
+    """A chunk as it travels."""
+    return offset.to_bytes(8, "big") + data
+
+
 class Authority:
     """A private authority and the certificates it issues."""
 

@@ -255,3 +255,23 @@ def test_a_disk_that_fills_up_is_told_as_such(tmp_path: Path, monkeypatch: pytes
     assert store.copies() == ()
     Store(tmp_path)
     assert names(tmp_path) == []
+
+
+def test_what_the_disk_could_not_take_meanwhile_is_told_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = os.fdatasync
+    errors = [OSError(errno.EIO, os.strerror(errno.EIO))]
+
+    def once(file: int) -> None:
+        if errors:
+            raise errors.pop()  # the system tells of a failed write once, and not again
+        sync(file)
+
+    part = Store(tmp_path).part("ash", "a" * 64, 3)
+    part.append(memoryview(b"abc"))
+    monkeypatch.setattr(os, "fdatasync", once)
+    part.settle_meanwhile()
+    with pytest.raises(OSError, match="Input/output error"):
+        part.settle()
+    part.close(drop=True)

@@ -26,11 +26,20 @@ from msgspec.structs import replace
 from benchmarks.transfer import certify, credentials, large, process, receive
 from benchmarks.transfer import federation as pair
 from benchmarks.transfer import write_model as write_noise
-from tests.runtime.sites import DAY, Authority, Trial, assignment, federation, free_port, header_of, write_model
+from tests.runtime.sites import (
+    DAY,
+    Authority,
+    Trial,
+    assignment,
+    federation,
+    frame,
+    free_port,
+    header_of,
+    write_model,
+)
 from tramfl.circulation.phases import Offer
 from tramfl.notation import BadInput
 from tramfl.runtime import calling, links, serving
-from tramfl.runtime.arrival import frame
 from tramfl.runtime.links import encode
 from tramfl.runtime.store import Part, Store
 from tramfl.runtime.transport import Credentials, Peers, Refusal, Server, TransferRefused, Unreachable
@@ -776,6 +785,26 @@ async def test_a_full_disk_is_a_clear_refusal_and_leaves_no_debris(tmp_path: Pat
                 await trial.peers().send(1, trial.consignment(), trial.model, told.append)
             assert told == []
         await trial.peers().send(1, trial.consignment(), trial.model, ignore)
+
+
+@played
+async def test_a_file_that_the_system_does_not_have_in_memory_is_read_all_the_same(tmp_path: Path) -> None:
+    read = os.preadv
+    asked: list[int] = []
+
+    def not_in_memory(file: int, buffers: Any, offset: int, flags: int = 0) -> int:
+        asked.append(flags)
+        if flags:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return read(file, buffers, offset)
+
+    patch = pytest.MonkeyPatch()
+    async with Trial(tmp_path, data=os.urandom(3 << 20)) as trial:
+        with patch.context() as forgetful:
+            forgetful.setattr(os, "preadv", not_in_memory)
+            await trial.peers().send(1, trial.consignment(), trial.model, ignore)
+        assert len(trial.host.arrivals) == 1
+        assert asked == [os.RWF_NOWAIT, 0] * 4  # a header, and three whole chunks
 
 
 @played

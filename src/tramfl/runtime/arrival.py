@@ -19,7 +19,7 @@ OFFSET_BYTES = 8
 MOST = 1 << 53
 """No round, epoch, ticket or count is as large as this."""
 SETTLE_BYTES = 8 << 20
-"""How much may be written before it is made durable while more arrives."""
+"""How much may be written before it is made durable, while more arrives."""
 
 
 class Unfit(Exception):
@@ -32,11 +32,6 @@ class Truncated(Unfit):
 
 class Spoilt(Exception):
     """What had been kept of an earlier try was not what it should be: it is gone, and all must be sent again."""
-
-
-def frame(offset: int, data: bytes) -> bytes:
-    """A chunk as it travels."""
-    return b"".join((offset.to_bytes(OFFSET_BYTES, "big"), data))
 
 
 def check_consignment(consignment: Consignment, sender: NodeId, sites: int) -> None:
@@ -128,7 +123,7 @@ class Arrival:
         part.append(data)
         if self.offset - self._settled >= SETTLE_BYTES:
             self._settled = self.offset
-            part.settle()
+            part.settle_meanwhile()
 
     def finish(self) -> None:
         """Verify what came, and make it durable. Raises Truncated, Unfit or Spoilt."""

@@ -20,7 +20,7 @@ import grpc
 from msgspec import Struct
 
 from tramfl.notation import Digest, NodeId
-from tramfl.runtime.arrival import frame
+from tramfl.runtime.arrival import OFFSET_BYTES
 from tramfl.runtime.links import (
     MESSAGE_BYTES,
     SITE_KEY,
@@ -343,6 +343,26 @@ class _Meter:
         self._progress(offset)
 
 
+class _Frames:
+    """Chunks of a file as they travel, each put together in the same memory."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._memory = bytearray(OFFSET_BYTES + CHUNK_BYTES)
+
+    async def read(self, offset: int) -> bytes:
+        """The frame at an offset; at the file's end, one without data."""
+        view = memoryview(self._memory)
+        view[:OFFSET_BYTES] = offset.to_bytes(OFFSET_BYTES, "big")
+        data = [view[OFFSET_BYTES:]]
+        try:
+            # What the system has in memory, as it has weights that were just stored, need not wait for a thread.
+            count = os.preadv(self._file, data, offset, os.RWF_NOWAIT)
+        except OSError:  # not in memory, or a file system that cannot tell
+            count = await asyncio.to_thread(os.preadv, self._file, data, offset)
+        return bytes(view[: OFFSET_BYTES + count])
+
+
 async def _reply(call: Any) -> Reply | None:
     content = await call.read()
     return None if content is grpc.aio.EOF else decode(content, Reply)  # type: ignore[arg-type]
@@ -351,14 +371,15 @@ async def _reply(call: Any) -> Reply | None:
 async def _pour(call: Any, file: int, offset: int, size: int, progress: Progress) -> Reply | None:
     """Send the file from an offset on, until all is sent or the receiver has answered; its answer."""
     progress(offset)
+    frames = _Frames(file)
     answer = asyncio.create_task(_reply(call))
     try:
         while offset < size and not answer.done():
-            data = await asyncio.to_thread(os.pread, file, CHUNK_BYTES, offset)
-            if not data:
+            frame = await frames.read(offset)
+            if len(frame) == OFFSET_BYTES:
                 raise TransferRefused(f"the file ends at byte {offset} of {size}")
-            await call.write(frame(offset, data))
-            offset += len(data)
+            await call.write(frame)
+            offset += len(frame) - OFFSET_BYTES
             progress(offset)
         if not answer.done():
             await call.done_writing()

@@ -6,10 +6,12 @@ Who speaks is what the certificate says, never what a message says. Imports sett
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -52,6 +54,8 @@ MOST_CALLS = 512
 """Calls at once, of all peers."""
 TRANSFERS_PER_SITE = 2
 """A model to train and a background copy."""
+CHUNKS_AHEAD = 3
+"""Of a transfer, in memory, waiting to be written."""
 ROWS_BYTES = 1 << 20
 
 Log = Callable[..., None]
@@ -366,30 +370,30 @@ class Dock:
                 arrival.close(keep)
 
     async def _take_chunks(self, arrival: Arrival, context: Any) -> None:
-        """One chunk is hashed and written in a thread while the next is read; more are not in memory."""
+        """Chunks are hashed and written in a thread, one after the other, while the next few are read."""
         loop = asyncio.get_running_loop()
-        reading: asyncio.Future[Any] = asyncio.ensure_future(context.read())
-        writing: asyncio.Future[None] | None = None
+        taking: deque[Future[None]] = deque()
+        thread = ThreadPoolExecutor(1, "arrival")
         try:
-            while True:
-                waiting = {reading} if writing is None else {reading, writing}
-                done, _ = await asyncio.wait(waiting, timeout=STALL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-                if not done:
-                    raise Truncated(f"no chunk came for {STALL_SECONDS:.0f} s")
-                if writing in done or (writing is not None and reading in done):
-                    # What is wrong with a chunk is said at once, not when the next one comes.
-                    await writing
-                    writing = None
-                if reading not in done:
-                    continue
-                if (chunk := reading.result()) is grpc.aio.EOF:
-                    return
-                writing = loop.run_in_executor(self._threads, arrival.take, chunk)
-                reading = asyncio.ensure_future(context.read())
+            async with asyncio.timeout(STALL_SECONDS) as patience:
+                while (chunk := await context.read()) is not grpc.aio.EOF:
+                    patience.reschedule(loop.time() + STALL_SECONDS)
+                    while taking and (taking[0].done() or len(taking) == CHUNKS_AHEAD):
+                        await _result(taking.popleft())
+                    taking.append(thread.submit(arrival.take, chunk))
+                    taking[-1].add_done_callback(partial(_end_if_failed, loop, patience))
+            while taking:
+                await _result(taking.popleft())
+        except TimeoutError:
+            if not patience.expired():
+                raise
+            for future in taking:
+                if future.done():
+                    future.result()
+            raise Truncated(f"no chunk came for {STALL_SECONDS:.0f} s") from None
         finally:
-            reading.cancel()
-            if writing is not None:
-                await _until_done(writing)
+            await _until_done(asyncio.gather(*map(asyncio.wrap_future, taking), return_exceptions=True))
+            thread.shutdown(wait=False)
 
     async def _land(
         self, key: tuple[str, Digest], peer: Peer, consignment: Consignment, arrival: Arrival, seconds: float
@@ -408,6 +412,24 @@ class Dock:
         future = asyncio.get_running_loop().run_in_executor(self._threads, do)
         await _until_done(future)
         future.result()
+
+
+async def _result(future: Future[None]) -> None:
+    """What came of a thread's work; where that is known, without a turn of the loop."""
+    if not future.done():
+        await asyncio.wrap_future(future)
+    future.result()
+
+
+def _end_if_failed(loop: asyncio.AbstractEventLoop, patience: asyncio.Timeout, taken: Future[None]) -> None:
+    """What is wrong with a chunk is said at once, not when the next one comes. Called in the thread."""
+
+    def end() -> None:
+        with contextlib.suppress(RuntimeError):  # it ended by itself
+            patience.reschedule(0.0)
+
+    if taken.exception() is not None:
+        loop.call_soon_threadsafe(end)
 
 
 async def _until_done(future: asyncio.Future[Any]) -> None:

@@ -18,6 +18,7 @@ import os
 import re
 import threading
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -214,6 +215,8 @@ class Part:
         self.linked = linked
         """Whether these are the store's own weights, which nothing may change."""
         self._store = store
+        self._thread = ThreadPoolExecutor(1, "settling")
+        self._settling: Future[None] | None = None
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self.offset = os.lseek(self._file, 0, os.SEEK_END)
 
@@ -231,8 +234,18 @@ class Part:
                 self.offset += written
                 data = data[written:]
 
+    def settle_meanwhile(self) -> None:
+        """Begin to have what was written on the disk, so that less is left to wait for at the end."""
+        if self._settling is not None:
+            if not self._settling.done():
+                return
+            self._settling.result()
+        self._settling = self._thread.submit(_settle, os.dup(self._file))
+
     def settle(self) -> None:
-        """Have what was written so far on the disk, so that less is left to wait for at the end."""
+        """Have all that was written on the disk."""
+        if self._settling is not None:
+            self._settling.result()  # an error that it met is not told again
         os.fdatasync(self._file)
 
     def close(self, drop: bool) -> None:
@@ -240,7 +253,16 @@ class Part:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+            self._thread.shutdown(wait=False)
             self._store.release(self, drop)
+
+
+def _settle(handle: int) -> None:
+    """Through a handle of its own, which nobody closes meanwhile."""
+    try:
+        os.fdatasync(handle)
+    finally:
+        os.close(handle)
 
 
 @contextlib.contextmanager
