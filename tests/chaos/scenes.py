@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -140,17 +141,28 @@ class Scene:
 
         Whoever is caught is let go when the site has said its last word.
         """
-        process, said = self.federation.processes[name], self._ends(name)
+        process, said = self.federation.processes[name], self._told(name, "ended")
         process.terminate()
-        self.wait(f"last word of {name}", lambda: self._ends(name) > said)
+        self.wait(f"last word of {name}", lambda: self._told(name, "ended") > said)
         self.traps.clear()
         self.wait(f"end of {name}", lambda: process.poll() is not None)
         self._ended.add(process.pid)
         assert process.returncode == 0, self.federation.logs()
         assert not _left_behind(process.pid), f"{name} left a process behind"
 
-    def _ends(self, name: str) -> int:
-        return sum(event["event"] == "ended" for event in self.federation.events(name))
+    def end_at_once(self, name: str) -> None:
+        """SIGTERM, and again as soon as the site has heard the first: it is gone, as if it had been killed."""
+        process, heard = self.federation.processes[name], self._told(name, "ending")
+        process.terminate()
+        self.wait(f"{name} to end", lambda: self._told(name, "ending") > heard)
+        self._killed.append((name, process.pid))
+        process.terminate()
+        self.wait(f"end of {name}", lambda: process.poll() is not None)
+        self.traps.clear()
+        assert process.returncode == -signal.SIGTERM, self.federation.logs()
+
+    def _told(self, name: str, what: str) -> int:
+        return sum(event["event"] == what for event in self.federation.events(name))
 
     def revive(self) -> None:
         """Start every site that was killed or ended, and wait until all answer and have a lease."""

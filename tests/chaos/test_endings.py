@@ -6,6 +6,7 @@ the register gave its lease up.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -77,5 +78,20 @@ def test_a_holder_that_nobody_can_take_the_model_from_comes_back_to_it(chaos: Sc
     assert has_lease(chaos, caught.site), "it alone has the newest weights: nobody shall go on from older ones"
     chaos.revive()
     # Within an epoch no round is ever undone.
+    assert chaos.reach(before.round + 2).epoch == before.epoch
+    chaos.finish()
+
+
+def test_a_second_signal_does_not_wait_until_the_model_is_handed_on(chaos: Scene) -> None:
+    chaos.begin()
+    caught = chaos.catch("gathering")
+    before = chaos.record()
+    others = [chaos.federation.processes[name] for name in chaos.names if name != caught.site]
+    for process in others:
+        process.send_signal(signal.SIGSTOP)  # who does not answer takes a while to be given up
+    chaos.end_at_once(caught.site)
+    for process in others:
+        process.send_signal(signal.SIGCONT)
+    chaos.revive()
     assert chaos.reach(before.round + 2).epoch == before.epoch
     chaos.finish()

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from tramfl.runtime.transport import Credentials
 
 
+ENDINGS = (signal.SIGINT, signal.SIGTERM)
+"""The first of these is a request to end in good order; a second one ends at once, and is as safe as any kill."""
+
+
 class BrokenSite(OSError):
     """A site cannot go on; what is on its disk stays good."""
 
@@ -63,8 +67,15 @@ async def _be(
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+
+    def end() -> None:
+        stop.set()
+        for number in ENDINGS:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+
+    for number in ENDINGS:
+        loop.add_signal_handler(number, end)
     if with_parent:
         threading.Thread(target=_outlived, args=(loop, stop), daemon=True).start()
     register = open_register(site.federation, site.number)

@@ -234,6 +234,7 @@ class Node:
         nothing.
         """
         self._ending = True
+        self.log("ending")
         if self.driver is not None:
             await self.driver.end()
         with contextlib.suppress(Silent, LeaseLost):
