@@ -25,13 +25,13 @@ import msgspec
 import tramfl
 from tramfl.circulation import commands as do
 from tramfl.circulation import events as on
-from tramfl.circulation.changes import HandOver
 from tramfl.circulation.custody import Record, Status
-from tramfl.circulation.phases import Copy, Offer, Sending, State
+from tramfl.circulation.phases import Copy, Sending, State
 from tramfl.notation import BadInput, Digest, ModelCost, NodeId
 from tramfl.record import past, write_atomically
 from tramfl.runtime.driver import ENDED, Driver
 from tramfl.runtime.journal import Journal
+from tramfl.runtime.leaving import hand_on
 from tramfl.runtime.manifest import Manifest
 from tramfl.runtime.metrics import Metrics
 from tramfl.runtime.orders import Orders, check_run_name
@@ -238,7 +238,7 @@ class Node:
         if self.driver is not None:
             await self.driver.end()
         with contextlib.suppress(Silent, LeaseLost):
-            await self._hand_on()
+            await hand_on(self)
         await self.look()
         # Before the lease goes: whoever keeps it alive would take another.
         await self._end_tasks()
@@ -247,45 +247,6 @@ class Node:
             return
         with contextlib.suppress(Silent):
             await self.register.leave()
-
-    async def _hand_on(self) -> None:
-        """Where this site holds the model, make another the holder, if one takes it. Raises Silent or LeaseLost."""
-        refused: set[NodeId] = {self.me}
-        while True:
-            standing = await self.register.look()
-            versioned, others = standing.versioned, standing.alive - refused
-            if versioned is None or versioned.record.holder != self.me or versioned.record.status == "stopped":
-                return
-            record = versioned.record
-            if not others or self.driver is None or self.driver.run != record.run:
-                return
-            to = max(others, key=lambda n: (n in record.weights.copies, self._bandwidth(n) or 0.0, -n))
-            try:
-                await self._copy_to(to, record, self.driver)
-            except (Refusal, Unreachable, OSError) as error:
-                self.log("not-sent", to=self.names[to], reason=str(error) or "it took too long")
-                refused.add(to)
-                continue
-            handed = HandOver(record.epoch, record.round, record.weights.digest, to).applied(record, self.me)
-            assert handed is not None
-            if await self.register.swap(versioned.revision, handed) is not None:
-                self.log("handed-on", to=self.names[to])
-                return
-
-    async def _copy_to(self, node: NodeId, record: Record, driver: Driver) -> None:
-        """Have the newest weights at another site; where they are there already, this is only a question."""
-        digest, limits = record.weights.digest, self.federation.limits
-        path = driver.store.path(digest)
-        if path is None:
-            raise Unreachable(f"the weights {digest} are not on disk")
-        # Whoever is gone is known at once; a transfer would be tried again and again.
-        await self.peers.order(node, Order("look"), limits.load_reply)
-        bandwidth = self._bandwidth(node)
-        predicted = self.cost.model_bits / bandwidth if bandwidth is not None else 0.0
-        # The driver has ended: it gives out no more tickets.
-        offer = Offer(record.epoch, record.round, digest, driver.state.ticket + 1, None)
-        async with asyncio.timeout(limits.overdue_after(predicted, 0)):
-            await self.send(node, Consignment(record.run, offer, path.stat().st_size), path, lambda _: None)
 
     # The register.
 
@@ -444,14 +405,15 @@ class Node:
         """What another site can spare, and the bandwidth to it: known, as it says, or tried out."""
         began = time.monotonic()
         load = await self.peers.load(node, ask, seconds)
-        bandwidth = self._bandwidth(node) or load.bandwidth
+        bandwidth = self.bandwidth(node) or load.bandwidth
         if bandwidth is None:
             left = max(0.05, min(PROBE_SECONDS, seconds - (time.monotonic() - began)))
             bandwidth = await self.peers.probe(node, left)
             self.links.probed(self.names[node], bandwidth, time.monotonic())
         return load, bandwidth
 
-    def _bandwidth(self, node: NodeId) -> float | None:
+    def bandwidth(self, node: NodeId) -> float | None:
+        """bit/s to another site, as far as that is known."""
         return self.links.bandwidth(self.names[node], time.monotonic(), self.machine.traffic())
 
     async def send(self, node: NodeId, consignment: Consignment, path: Path, progress: Callable[[int], None]) -> None:
@@ -552,7 +514,7 @@ class Node:
         flops = self.own_load()
         if math.isnan(flops):
             raise Refusal("the process that trains is not ready")
-        return Load(flops, self._bandwidth(peer), self.held)
+        return Load(flops, self.bandwidth(peer), self.held)
 
     def admission(self, peer: NodeId, consignment: Consignment) -> str | None:
         """Why a model is not let in."""
