@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import Cli
+from tramfl.record import read_rows
 
 
 def write_idx(path: Path, array: np.ndarray) -> None:
@@ -50,6 +51,10 @@ def test_it_leaves_a_table_figures_and_a_page_and_goes_on_where_it_stopped(
     for policy, paper in (("load-aware", "5.09"), ("random", "42.21"), ("time-first", "34.80")):
         assert f"| {policy} | " in table
         assert f"(paper {paper}" in table
+    rows = list(read_rows(tmp_path / "paper/mnist-5-uneven/random-0/rounds.jsonl"))
+    tests = [row.test_accuracy for row in rows if row.test_accuracy is not None][-5:]
+    end = f"{sum(tests) / len(tests):.0%} after {rows[-1].total_seconds:.0f} s"
+    assert f"| random | {end} |" in table.partition("### mnist, where the budget ended")[2]
     figures = {path.stem for path in (tmp_path / "paper/figures/mnist-5-uneven").glob("*.png")}
     assert len(figures) >= 5
     assert (tmp_path / "paper/report.html").exists()

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 
 from tramfl.reporting.paper import LAYOUTS, POLICIES, TARGETS, paper_seconds
 from tramfl.reporting.runs import Run
 from tramfl.reporting.summary import TargetTime, times_to_target
 
 NAMES = {"3": "3 nodes", "5": "5 nodes", "10": "10 nodes", "5-uneven": "5 nodes (uneven)"}
+LAST_TESTS = 5
+"""One test alone tells little: on such data the curves are jagged."""
 
 
 def reproduction_tables(runs: Sequence[Run]) -> str:
-    """One table per data set and target: ours, the paper's, and ours over the paper's."""
+    """One table per data set and target: ours, the paper's, and ours over the paper's; and where budgets ended."""
     times = {(t.scenario, t.policy, t.target): t for t in times_to_target(runs)}
     datasets = sorted({run.settings.dataset for run in runs}, key=lambda name: name != "mnist")
     parts: list[str] = []
@@ -20,6 +24,7 @@ def reproduction_tables(runs: Sequence[Run]) -> str:
         targets = sorted({t.target for t in times.values() if t.scenario.startswith(f"{dataset}-")})
         for target in targets:
             parts.extend(_table(dataset, target, times))
+        parts.extend(_ends(dataset, [run for run in runs if run.settings.dataset == dataset]))
     return "\n".join(parts) + "\n"
 
 
@@ -27,11 +32,39 @@ def _table(dataset: str, target: float, times: dict[tuple[str, str, float], Targ
     of_paper = target in TARGETS.get(dataset, ())
     layouts = [lay for lay in LAYOUTS if any((f"{dataset}-{lay}", p, target) in times for p in POLICIES)]
     yield f"\n### {dataset}, {target:.0%} test accuracy{'' if of_paper else ' (a target of our own)'}\n"
-    yield "| policy | " + " | ".join(NAMES[lay] for lay in layouts) + " |"
-    yield "|---|" + "---|" * len(layouts)
+    yield from _head(layouts)
     for policy in POLICIES:
         cells = [_cell(times.get((f"{dataset}-{lay}", policy, target)), dataset, lay, of_paper) for lay in layouts]
         yield f"| {policy} | " + " | ".join(cells) + " |"
+
+
+def _ends(dataset: str, runs: Sequence[Run]) -> Iterator[str]:
+    """How far the runs had come that ended with their budget, short of their last target, and when that was."""
+    cells: defaultdict[tuple[str, str], list[Run]] = defaultdict(list)
+    for run in runs:
+        cells[run.scenario, run.policy].append(run)
+    layouts = [lay for lay in LAYOUTS if any((f"{dataset}-{lay}", policy) in cells for policy in POLICIES)]
+    yield f"\n### {dataset}, where the budget ended: mean of the last {LAST_TESTS} tests, and virtual seconds\n"
+    yield from _head(layouts)
+    for policy in POLICIES:
+        yield f"| {policy} | " + " | ".join(_end(cells[f"{dataset}-{lay}", policy]) for lay in layouts) + " |"
+
+
+def _end(runs: Sequence[Run]) -> str:
+    if not runs:
+        return "not run"
+    ended = [run for run in runs if run.trained and None in run.summary.seconds_to_target.values()]
+    if not ended:
+        return "at its last target"
+    tests = [[row.test_accuracy for row in run.rows if row.test_accuracy is not None][-LAST_TESTS:] for run in ended]
+    accuracy, seconds = fmean(map(fmean, tests)), fmean(run.summary.total_seconds for run in ended)
+    share = f" ({len(ended)} of {len(runs)})" if len(ended) < len(runs) else ""
+    return f"{accuracy:.0%} after {seconds:.0f} s{share}"
+
+
+def _head(layouts: Sequence[str]) -> Iterator[str]:
+    yield "| policy | " + " | ".join(NAMES[lay] for lay in layouts) + " |"
+    yield "|---|" + "---|" * len(layouts)
 
 
 def _cell(time: TargetTime | None, dataset: str, layout: str, of_paper: bool) -> str:
