@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,10 +15,13 @@ from playwright import sync_api
 
 from tests.conftest import Process, ended, wait_for_rows
 from tests.reporting.dashboard.conftest import LOST, Watch, append, rows_of, watching, with_takeover, write_rows
+from tests.runtime.federations import LocalFederation
 from tests.system_parts import require
+from tramfl.config import Budget
 from tramfl.record import ROUNDS_FILE, Row
 from tramfl.reporting import load_run, write_page
 from tramfl.reporting.dashboard import FolderSource, Now, SiteNow
+from tramfl.simulation.scenarios import scenario_named
 
 MakeRun = Callable[..., Path]
 FLAGS = [
@@ -201,6 +205,50 @@ def test_a_run_in_place_of_another_is_shown_from_its_beginning(make_run: MakeRun
     window.until("tramfl.state().rows === 7 && document.getElementById('title').textContent === 'another'")
     assert "random" in window.text("#facts")
     assert window.page.locator("#log li").count() == 7
+
+
+NOTE_TAKEOVERS = """(() => {
+    const log = document.getElementById('log');
+    tramfl.takeovers = 0;
+    new MutationObserver(() => { tramfl.takeovers += log.innerText.includes('Takeover: '); })
+        .observe(log, { childList: true, subtree: true });
+})()"""
+
+
+def goes_on(federation: LocalFederation) -> bool:
+    """Wait until the run has gone on for a few rounds; whether another site had to take it over."""
+    before = federation.record
+    federation.wait_for_round(before.round + 3)
+    return federation.record.epoch > 1
+
+
+def test_a_real_federation_is_watched_and_a_killed_holder_looks_dead_until_it_is_back(
+    process: Process, tab: Window, tmp_path: Path
+) -> None:
+    endless = replace(scenario_named("digits-3"), budget=Budget(rounds=100_000))
+    # Playwright has this thread's event loop; what asks the sites needs another.
+    with (
+        ThreadPoolExecutor(1) as other,
+        LocalFederation(tmp_path / "federation", endless, 3, lease_seconds=2.0) as federation,
+    ):
+        other.submit(federation.begin, "seen").result()
+        watching = process("watch", federation.federation)
+        assert watching.stdout is not None
+        window = tab().open(watching.stdout.readline().split()[-1])
+        window.until("document.getElementById('status').textContent === 'Running' && tramfl.state().rows > 3")
+        assert [window.text(f"#sites tr:nth-child({n})").split()[0] for n in (1, 2, 3)] == list(federation.names)
+        assert window.page.locator("#map g.dead").count() == 0
+        window.get(NOTE_TAKEOVERS)  # rounds are so fast here that an entry of the log does not stay for long
+        taken_over = False
+        while not taken_over:  # the model may have moved on in the moment of the kill
+            lost = other.submit(federation.holder).result()
+            federation.kill(lost)
+            window.until("document.querySelectorAll('#map g.dead').length === 1")
+            assert window.text("#sites tr.dead").startswith(lost)
+            taken_over = other.submit(goes_on, federation).result()
+            federation.start(lost)
+            window.until("document.querySelectorAll('#map g.dead').length === 0")
+        window.until("tramfl.takeovers > 0")
 
 
 def test_a_finished_run_is_replayed(make_run: MakeRun, watch: Watch, tab: Window) -> None:
