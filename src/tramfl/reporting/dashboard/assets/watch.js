@@ -122,7 +122,7 @@ function sceneNow() {
 }
 
 const steps = [...document.querySelectorAll(".steps li")];
-let cardKey = "", siteKey = "", toldAt = -1e9, told = "", saidAt = -1e9, said = "";
+let cardKey = "", siteKey = "", saidAt = -1e9, said = "";
 
 function drawCard(scene) {
   $("now-what").textContent !== scene.what && ($("now-what").textContent = scene.what);
@@ -240,11 +240,8 @@ function usualRate() {
   return 1.3 * Math.max(0, ...later.map((s) => s.high)) || null;
 }
 
-// In words, for those who do not see the figures; not more often than anybody can listen.
-function tellFigures(done, at) {
-  const key = `${run.now.run} ${done}`;
-  if (told === key || !everySo(at, toldAt, 1000)) return;
-  [told, toldAt] = [key, done ? at : -1e9]; // the first round is told at once
+// In words, also for those who do not see the figures.
+function tellFigures(done) {
   const row = done ? run.rows[done - 1] : null, over = run.clock === "real" ? "seconds" : "virtual seconds";
   const accurate = lastWith("accuracy", done), lossy = lastWith("loss", done);
   charts.accuracy.tell(accurate ? `${percent(accurate.accuracy)} after ${seconds(accurate.total)}; over ${over}.` : `Over ${over}.`);
@@ -308,9 +305,9 @@ function draw(at) {
   if (dirty || (key !== chartKey && everySo(at, chartsAt, CHARTS_EVERY))) {
     [chartKey, chartsAt] = [key, at];
     drawCharts(done);
+    tellFigures(done);
     map.tell(run, scene);
   }
-  tellFigures(done, at);
   sayNewest(end, at);
   dirty = false;
   const spent = performance.now() - begun;
