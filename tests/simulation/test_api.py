@@ -141,7 +141,7 @@ def test_without_training_there_are_no_accuracies() -> None:
     ("arguments", "words"),
     [
         ({"settings": {"training.batchsize": 3}}, r"unknown key `training\.batchsize`; did you mean `batch_size`"),
-        ({"settings": {"seed.of.what": 3}}, "`seed.of.what` is not a key"),
+        ({"settings": {"seed.of.what": 3}}, "`seed.of.what`: `seed` is a value, not a table"),
         ({"policy": "best"}, "no policy `best`"),
         ({"scenario": "digits-9"}, "no scenario `digits-9`"),
         ({"targets": [7]}, r"budget\.targets"),

@@ -106,7 +106,7 @@ def simulate(
     table = as_table(base)
     for key, value in wanted.items():
         if value is not None:
-            table = with_value(table, key.split("."), value, "settings")
+            table = with_value(table, key.split("."), value, f"settings: `{key}`")
     found = settings_from(table, Scenario, "settings")
     folder = Path(out) if out is not None else None
     request = Request(
