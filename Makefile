@@ -26,7 +26,7 @@ demo: $(VENV)/installed ## Race four policies on the bundled digits data, and pr
 	$(BIN)/tramfl compare digits-5-uneven --seeds 3 --out runs/demo --overwrite
 
 test: $(VENV)/installed $(VENV)/system ## Run the tests, after installing the system parts they use
-	$(BIN)/python -m pytest -n auto --dist loadfile  # a federation or a browser is started once a file
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder  # a federation or browser a file; the slow ones first
 
 lint: $(VENV)/installed ## Check style, types and layers
 	$(BIN)/ruff check .

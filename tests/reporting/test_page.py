@@ -10,11 +10,9 @@ import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.system_parts import require
 from tramfl.notation import BadInput
 from tramfl.reporting import Run, load_run, write_page
 
@@ -229,24 +227,3 @@ for write in (write_figures, write_page):
         [sys.executable, "-c", code, str(make_run(rounds=3))], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.count("tramfl[dashboard]") == 2
-
-
-def opened(page: Path, profile: Path) -> str:
-    """The page's document once a browser has run its scripts."""
-    command: list[Any] = [
-        require("chromium"), "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-        "--disable-background-networking", "--disable-component-update", "--disable-sync",
-        f"--user-data-dir={profile}", "--window-size=1280,6000", "--virtual-time-budget=20000", "--dump-dom",
-        page.as_uri(),
-    ]  # fmt: skip
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-
-
-def test_a_browser_draws_every_figure_and_runs_nothing_hostile(hostile: Run, tmp_path: Path) -> None:
-    page = write_page([hostile], tmp_path / "report.html")
-    dom = opened(page, tmp_path / "profile")
-    assert 'data-ready="true"' in dom
-    assert dom.count('class="plot js-plotly-plot"') == 8
-    assert "pwned</title>" not in dom
-    assert "<img" not in dom
-    assert re.search(r"1 to 50 of 60", dom)

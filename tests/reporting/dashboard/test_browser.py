@@ -130,6 +130,16 @@ def test_the_report_of_a_finished_run_draws_every_figure(make_run: MakeRun, tab:
     )
 
 
+def test_hostile_text_in_a_run_file_stays_text_in_the_report(make_run: MakeRun, tab: Window, tmp_path: Path) -> None:
+    resolved = {"labels": [HOSTILE + str(c) for c in range(10)], "held": [[1] * 10] * 5}
+    folder = make_run(scenario=HOSTILE, policy=HOSTILE, reason=HOSTILE.replace("{", "{{"), resolved=resolved)
+    window = tab(1280, 9000).open(write_page([load_run(folder)], tmp_path / "report.html").as_uri())
+    window.until("document.querySelectorAll('.plot .main-svg').length >= 8")
+    assert window.get("document.querySelectorAll('img, iframe').length") == 0
+    assert window.get("document.title") != "pwned"
+    assert "1 to 50 of 60" in window.text("#rounds")
+
+
 def test_rounds_appear_by_themselves_from_before_the_first(make_run: MakeRun, watch: Watch, tab: Window) -> None:
     folder = make_run(rounds=12, summary=False)
     rows = rows_of(folder)
