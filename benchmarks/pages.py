@@ -41,6 +41,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+"""Chromium without a screen, as root, and without a word to anybody."""
 FRAMES = """(async () => {
   const scrub = document.getElementById('scrub'), costs = [], places = 50;
   const frame = () => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)));

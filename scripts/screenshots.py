@@ -1,6 +1,6 @@
 """Make the pictures in docs/images: the page of `make demo`, and the live view of a run that is under way.
 
-`python scripts/screenshots.py [report] [watch]` makes those that are named, or all. Needs Chromium.
+`python -m scripts.screenshots [report] [watch]` makes those that are named, or all. Needs Chromium.
 """
 
 from __future__ import annotations
@@ -15,20 +15,11 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
+from benchmarks.pages import FLAGS
+
 ROOT = Path(__file__).parent.parent
 IMAGES = ROOT / "docs" / "images"
 TRAMFL = (sys.executable, "-c", "from tramfl.cli import main; main()")
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--hide-scrollbars",
-]
 ON_ITS_WAY = """(() => {
   const bar = Number(document.getElementById('now-bar').getAttribute('aria-valuenow'));
   const tram = document.querySelector('.tram');
@@ -81,7 +72,7 @@ def main() -> int:
     pictures = {"report": report, "watch": watch}
     wanted = sys.argv[1:] or list(pictures)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS)
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=[*FLAGS, "--hide-scrollbars"])
         try:
             for name in wanted:
                 pictures[name](browser)

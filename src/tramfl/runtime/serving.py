@@ -305,7 +305,6 @@ class Dock:
         self._sites = len(federation.names)
         self._host = host
         self._busy: dict[tuple[str, Digest], Transfer] = {}
-        self._threads = ThreadPoolExecutor(4, "arrival")
 
     async def receive(self, peer: Peer, content: bytes, context: Any) -> Accepted | Refused:
         """Take one model in. Raises Unfit, Refusal, Spoilt, Superseded or OSError."""
@@ -340,7 +339,6 @@ class Dock:
         """Wait for what is being stored."""
         if landings := [t.landing for t in self._busy.values() if t.landing is not None]:
             await asyncio.wait(landings)
-        self._threads.shutdown(wait=False)
 
     def _admit(self, peer: Peer, consignment: Consignment) -> Arrival:
         store, manifest = self._host.store, self._host.manifest
@@ -355,25 +353,26 @@ class Dock:
     async def _take_in(self, arrival: Arrival, context: Any) -> float:
         """Receive until the sender is done, and verify; the seconds that took."""
         keep = True  # unless it is wrong: if the connection breaks, the sender may come back for the rest
+        thread = ThreadPoolExecutor(1, "arrival")  # all that is done with the file, one after the other
         try:
-            await self._in_thread(arrival.open)
+            await _in_thread(thread, arrival.open)
             await context.write(encode(Proceed(arrival.offset)))
             began = time.monotonic()
-            await self._take_chunks(arrival, context)
-            await self._in_thread(arrival.finish)
+            await self._take_chunks(arrival, context, thread)
+            await _in_thread(thread, arrival.finish)
             return arrival.seconds_for_all(time.monotonic() - began)
         except (Unfit, Spoilt, OSError) as error:
             keep = isinstance(error, Truncated)
             raise
         finally:
+            thread.shutdown(wait=False)
             if not arrival.verified:
                 arrival.close(keep)
 
-    async def _take_chunks(self, arrival: Arrival, context: Any) -> None:
-        """Chunks are hashed and written in a thread, one after the other, while the next few are read."""
+    async def _take_chunks(self, arrival: Arrival, context: Any, thread: ThreadPoolExecutor) -> None:
+        """Chunks are hashed and written in the thread while the next few are read."""
         loop = asyncio.get_running_loop()
         taking: deque[Future[None]] = deque()
-        thread = ThreadPoolExecutor(1, "arrival")
         try:
             async with asyncio.timeout(STALL_SECONDS) as patience:
                 while (chunk := await context.read()) is not grpc.aio.EOF:
@@ -393,7 +392,6 @@ class Dock:
             raise Truncated(f"no chunk came for {STALL_SECONDS:.0f} s") from None
         finally:
             await _until_done(asyncio.gather(*map(asyncio.wrap_future, taking), return_exceptions=True))
-            thread.shutdown(wait=False)
 
     async def _land(
         self, key: tuple[str, Digest], peer: Peer, consignment: Consignment, arrival: Arrival, seconds: float
@@ -407,11 +405,12 @@ class Dock:
     def _end(self, key: tuple[str, Digest]) -> None:
         self._busy.pop(key).over.set()
 
-    async def _in_thread(self, do: Callable[[], object]) -> None:
-        """Do something with the file; whoever cancels waits until it is done."""
-        future = asyncio.get_running_loop().run_in_executor(self._threads, do)
-        await _until_done(future)
-        future.result()
+
+async def _in_thread(thread: ThreadPoolExecutor, do: Callable[[], object]) -> None:
+    """Do something with the file; whoever cancels waits until it is done."""
+    future = asyncio.get_running_loop().run_in_executor(thread, do)
+    await _until_done(future)
+    future.result()
 
 
 async def _result(future: Future[None]) -> None:

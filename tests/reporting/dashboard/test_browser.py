@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 from playwright import sync_api
 
+from benchmarks.pages import FLAGS
 from tests.conftest import Process, ended, wait_for_rows
 from tests.reporting.dashboard.conftest import LOST, Watch, append, rows_of, watching, with_takeover, write_rows
 from tests.runtime.federations import LocalFederation
@@ -24,17 +25,8 @@ from tramfl.reporting.dashboard import FolderSource, Now, SiteNow
 from tramfl.simulation.scenarios import scenario_named
 
 MakeRun = Callable[..., Path]
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-]
+ALONE = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
+"""A page that asks for another machine finds none."""
 HOSTILE = "</script><img src=x onerror=\"document.title='pwned';alert(1)\"><b>&amp;"
 SIDEWAYS = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
 
@@ -43,7 +35,7 @@ SIDEWAYS = "document.documentElement.scrollWidth > document.documentElement.clie
 def browser() -> Iterator[Any]:
     chromium = require("chromium")
     with sync_api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        found = playwright.chromium.launch(executable_path=chromium, args=[*FLAGS, ALONE])
         yield found
         found.close()
 
