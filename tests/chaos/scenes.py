@@ -183,7 +183,7 @@ class Scene:
         now = self.record().round
         self.wait(f"test accuracy of {TARGET}", lambda: self._accuracy(now) >= TARGET)
         self.federation.order("stop")
-        self.wait("rest", self.rests)
+        self.wait("rest", self.federation.rests)
         return self.check()
 
     def _accuracy(self, from_round: int) -> float:
@@ -191,12 +191,6 @@ class Scene:
         record = self.record()
         found = self.witness.accuracies(record.run, from_round, record.round)
         return max(found.values(), default=0.0)
-
-    def rests(self) -> bool:
-        """Whether the round in hand when the run was stopped is over, and its outcome at two sites."""
-        doing = [site.report.doing for site in self.federation.status().sites if site.report is not None]
-        record = self.record()
-        return "halted" in doing and {*doing} <= {"halted", "following"} and record.safe.round == record.round
 
     def check(self) -> Record:
         """The invariants, of a run at rest."""

@@ -28,7 +28,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFedera
         federation.begin("done")
         federation.wait_for_round(4)
         federation.order("stop")
-        federation.wait("second copy", lambda: (r := federation.record).safe.round == r.round)
+        federation.wait("rest", federation.rests)
         yield federation
 
 

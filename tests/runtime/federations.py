@@ -27,6 +27,8 @@ from tramfl.runtime.settings import RegisterSettings, SiteEntry
 from tramfl.runtime.wire import Order
 
 COMMAND = (sys.executable, "-c", "from tramfl.cli import main; main()")
+LONG_LEASE = 60.0
+"""Seconds for which no site that lives is taken for dead, however busy the machine."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -50,7 +52,7 @@ class LocalFederation:
         sites: int,
         *,
         register: RegisterSettings | None = None,
-        lease_seconds: float = 2.0,
+        lease_seconds: float = LONG_LEASE,
         settings: Mapping[str, Any] | None = None,
         addresses: Sequence[str] | None = None,
         wrap: Callable[[str], Sequence[str]] = lambda name: (),
@@ -175,9 +177,14 @@ class LocalFederation:
     @property
     def record(self) -> Record:
         """The record, which must be there."""
-        record = self.status().record
-        assert record is not None, self.logs()
-        return record
+        found: list[Record] = []
+
+        def read() -> bool:
+            found[:] = [r for r in [self.status().record] if r is not None]
+            return bool(found)
+
+        self.wait("site that tells the record", read)
+        return found[0]
 
     def rows(self) -> list[Row]:
         """Every committed round."""
@@ -212,6 +219,14 @@ class LocalFederation:
         """Until so many rounds are committed."""
         self.wait(f"round {round_}", lambda: (r := self.status().record) is not None and r.round >= round_, seconds)
         return self.record
+
+    def rests(self) -> bool:
+        """Whether the round in hand when the run was paused or stopped is over, and its outcome at two sites."""
+        status = self.status()
+        doing = {site.report.doing for site in status.sites if site.report is not None}
+        record = status.record
+        halted = "halted" in doing and doing <= {"halted", "following"}
+        return halted and record is not None and record.safe.round == record.round
 
     def wait_until_stopped(self, seconds: float = 180.0) -> Record:
         """Until the run is at its end."""

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import hashlib
 import json
 import os
 import socket
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
+import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -19,14 +23,28 @@ from cryptography.x509.oid import NameOID
 
 from tramfl.circulation.phases import Assignment, Copy, Offer
 from tramfl.notation import Candidate, Decision, Digest, Loads, NodeId
+from tramfl.runtime import links
 from tramfl.runtime.manifest import Manifest
 from tramfl.runtime.settings import Federation, FederationFile, SiteEntry
 from tramfl.runtime.store import Store
 from tramfl.runtime.transport import Credentials, Peers, Server
-from tramfl.runtime.wire import Accepted, Answer, AskLoad, AskRows, Consignment, Load, Order, Refused, Rows
+from tramfl.runtime.wire import (
+    CHUNK_BYTES,
+    Accepted,
+    Answer,
+    AskLoad,
+    AskRows,
+    Consignment,
+    Load,
+    Order,
+    Refused,
+    Reply,
+    Rows,
+)
 
 NAMES = ("ash", "birch", "cedar")
 DAY = datetime.timedelta(days=1)
+ASK = AskLoad("trial", 1)
 
 
 def frame(offset: int, data: bytes) -> bytes:
@@ -217,3 +235,85 @@ class Trial:
 
     async def __aexit__(self, *error: object) -> None:
         await self.server.stop(0)
+
+
+def played(scenario: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """A coroutine as a test, which may take long on a busy machine."""
+
+    @wraps(scenario)
+    def test(*arguments: Any, **named: Any) -> None:
+        asyncio.run(asyncio.wait_for(scenario(*arguments, **named), 300))
+
+    return test
+
+
+def ignore(sent: int) -> None:
+    pass
+
+
+async def said(peers: Peers, messages: list[bytes], end: bool = True) -> list[Reply]:
+    """What birch answers to raw messages of a transfer; they are written whether or not it wants them."""
+    call = peers._channel(1).stream_stream(links.method("Carry"))(metadata=peers._metadata)
+    replies: list[Reply] = []
+    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        for message in messages:
+            await call.write(message)
+        if end:
+            await call.done_writing()
+    try:
+        while (content := await call.read()) is not grpc.aio.EOF:
+            replies.append(links.decode(content, Reply))  # type: ignore[arg-type]
+    finally:
+        call.cancel()
+    return replies
+
+
+def frames(content: bytes, size: int = CHUNK_BYTES) -> list[bytes]:
+    return [frame(at, content[at : at + size]) for at in range(0, len(content), size)]
+
+
+class Proxy:
+    """Stands between ash and birch, counts what ash sends, and cuts the wire after so many bytes."""
+
+    def __init__(self, to: int) -> None:
+        self._to = to
+        self.port = free_port()
+        self.cut_after: list[int] = []
+        self.passed = 0
+        self.connections = 0
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def __aenter__(self) -> Proxy:
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self.cut()
+        self._server.close()
+
+    def cut(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        limit = self.cut_after.pop(0) if self.cut_after else None
+        there, back = await asyncio.open_connection("127.0.0.1", self._to)
+        self._writers += [writer, back]
+        await asyncio.gather(self._pass(reader, back, limit), self._pass(there, writer, None, counted=False))
+
+    async def _pass(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limit: int | None, counted: bool = True
+    ) -> None:
+        total = 0
+        with contextlib.suppress(OSError):
+            while block := await reader.read(1 << 16):
+                total += len(block)
+                self.passed += len(block) if counted else 0
+                if limit is not None and total > limit:
+                    self.cut()
+                    return
+                writer.write(block)
+                await writer.drain()
+        writer.close()

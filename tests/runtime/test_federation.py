@@ -26,7 +26,7 @@ SCENARIO = replace(scenario_named("digits-3"), budget=Budget(rounds=100_000))
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFederation]:
     """Three sites and a run that has done some rounds; every test leaves it running."""
-    with LocalFederation(tmp_path_factory.mktemp("f") / "f", SCENARIO, 3, lease_seconds=5.0) as federation:
+    with LocalFederation(tmp_path_factory.mktemp("f") / "f", SCENARIO, 3) as federation:
         federation.begin("first")
         federation.wait_for_round(10)
         yield federation
@@ -39,6 +39,7 @@ def test_status_shows_the_record_the_sites_and_how_well_times_were_predicted(
     assert shown.code == 0
     assert "run first is running" in shown.out
     assert all(name in shown.out for name in ("a", "b", "c", "predicted s", "actual s"))
+    federation.ready()
     found = cli("status", federation.federation, "--format", "json").data
     assert [site["site"] for site in found["status"]["sites"]] == ["a", "b", "c"]
     assert all(site["alive"] and site["answers"] for site in found["status"]["sites"])
@@ -52,16 +53,9 @@ def test_a_site_can_ask_with_its_own_certificate(federation: LocalFederation, cl
 
 def test_a_paused_run_rests_and_goes_on_when_resumed(federation: LocalFederation, cli: Cli) -> None:
     assert "is paused" in cli("pause", federation.federation).out
-
-    def rests() -> bool:
-        reports = [site.report for site in federation.status().sites]
-        return any(r is not None and r.doing == "halted" for r in reports)
-
-    federation.wait("rest", rests)
+    federation.wait("rest, with nothing that lies at one site alone", federation.rests)
     before = federation.record
-    # Nothing that is at rest lies at one site alone.
-    federation.wait("second copy", lambda: federation.record.safe.round == before.round)
-    assert federation.record.round == before.round
+    assert (before.status, before.safe.round) == ("paused", before.round)
     assert cli("resume", federation.federation, "--format", "json").data["done"] is True
     federation.wait_for_round(before.round + 3)
 
@@ -173,7 +167,7 @@ class TestInsecure:
 
 
 def test_sites_that_would_not_train_the_same_do_not_begin(tmp_path: Path) -> None:
-    with LocalFederation(tmp_path / "f", SCENARIO, 2 + 1, lease_seconds=5.0) as federation:
+    with LocalFederation(tmp_path / "f", SCENARIO, 3) as federation:
         file = federation.site_folder("c") / "federation.toml"
         file.write_text(file.read_text().replace("learning_rate = 0.05", "learning_rate = 0.06"))
         federation.start()
@@ -186,7 +180,7 @@ def test_sites_that_would_not_train_the_same_do_not_begin(tmp_path: Path) -> Non
 def test_an_ended_run_can_be_followed_by_another(federation: LocalFederation) -> None:
     # The last test of the shared federation: it ends its run.
     assert "is stopped" in federation.order("stop")
-    federation.wait("second copy", lambda: federation.record.safe.round == federation.record.round)
+    federation.wait("rest", federation.rests)
     with pytest.raises(BadInput, match="stopped for good"):
         federation.order("resume")
     with pytest.raises(BadInput, match="fetch its model with tramfl pull"):

@@ -378,16 +378,16 @@ class Dock:
                 while (chunk := await context.read()) is not grpc.aio.EOF:
                     patience.reschedule(loop.time() + STALL_SECONDS)
                     while taking and (taking[0].done() or len(taking) == CHUNKS_AHEAD):
-                        await _result(taking.popleft())
+                        await _see_oldest_done(taking)
                     taking.append(thread.submit(arrival.take, chunk))
                     taking[-1].add_done_callback(partial(_end_if_failed, loop, patience))
             while taking:
-                await _result(taking.popleft())
+                await _see_oldest_done(taking)
         except TimeoutError:
             if not patience.expired():
                 raise
             for future in taking:
-                if future.done():
+                if future.done() and not future.cancelled():
                     future.result()
             raise Truncated(f"no chunk came for {STALL_SECONDS:.0f} s") from None
         finally:
@@ -413,11 +413,13 @@ async def _in_thread(thread: ThreadPoolExecutor, do: Callable[[], object]) -> No
     future.result()
 
 
-async def _result(future: Future[None]) -> None:
-    """What came of a thread's work; where that is known, without a turn of the loop."""
-    if not future.done():
-        await asyncio.wrap_future(future)
-    future.result()
+async def _see_oldest_done(taking: deque[Future[None]]) -> None:
+    """Wait for the oldest of a thread's works, which stays among them until it is known to be right."""
+    oldest = taking[0]
+    if not oldest.done():  # otherwise without a turn of the loop
+        await asyncio.wrap_future(oldest)
+    oldest.result()
+    taking.popleft()
 
 
 def _end_if_failed(loop: asyncio.AbstractEventLoop, patience: asyncio.Timeout, taken: Future[None]) -> None:
@@ -427,7 +429,7 @@ def _end_if_failed(loop: asyncio.AbstractEventLoop, patience: asyncio.Timeout, t
         with contextlib.suppress(RuntimeError):  # it ended by itself
             patience.reschedule(0.0)
 
-    if taken.exception() is not None:
+    if not taken.cancelled() and taken.exception() is not None:
         loop.call_soon_threadsafe(end)
 
 
