@@ -472,6 +472,7 @@ class Federation:
 
     def __init__(self) -> None:
         self.sites = [SiteNow(name=name, flops=1e12, held=(5, 5)) for name in ("Oslo", "Lima", "Pune")]
+        self.done: list[Row] = []
         self.said = Now(run="f", title="hospital", policy="load-aware", clock="real", labels=("ill", "well"))
 
     def say(self, holder: int, receiver: int | None = None, **doing: SiteNow) -> None:
@@ -482,10 +483,10 @@ class Federation:
         return self.said
 
     def rows(self, after: int) -> list[Row]:
-        return []
+        return self.done[after:]
 
 
-def test_what_a_federation_says_of_itself_is_shown(watch: Watch, tab: Window) -> None:
+def test_what_a_federation_says_of_itself_is_shown(make_run: MakeRun, watch: Watch, tab: Window) -> None:
     federation = Federation()
     sending = SiteNow(name="Oslo", doing="sending", progress=0.4, flops=1e12, held=(5, 5))
     federation.say(0, 1, Oslo=sending, Lima=SiteNow(name="Lima", doing="receiving", bandwidth=5e7))
@@ -499,3 +500,8 @@ def test_what_a_federation_says_of_itself_is_shown(watch: Watch, tab: Window) ->
     assert window.text("#sites tr.dead").startswith("Pune")
     federation.say(1, None, Lima=SiteNow(name="Lima", alive=False))
     window.until("document.getElementById('now-what').textContent === 'Lima holds the model and does not answer.'")
+    federation.done = rows_of(
+        make_run(rounds=1, nodes=3, reason="Node 1 trains, node 0 comes close; so does node 7.")
+    )
+    window.until("document.querySelectorAll('#log li').length === 1")
+    assert "Lima trains, Oslo comes close; so does node 7." in window.text("#log li")

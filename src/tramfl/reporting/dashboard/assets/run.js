@@ -68,6 +68,10 @@ class Run {
   get seconds() { return this.clock === "real" ? "time" : "virtual time"; }
   get clock() { return this.now.clock; }
   siteName(i) { return this.now.sites[i]?.name ?? `node ${i}`; }
+  // A policy knows nodes by their numbers only.
+  withNames(reason) {
+    return reason.replace(/\bnode (\d+)\b/gi, (found, i) => (found[0] === "N" ? capital : String)(this.siteName(Number(i))));
+  }
   labelName(i) { return this.now.labels[i] ?? String(i); }
 
   add(list) {
@@ -78,6 +82,7 @@ class Run {
       row.index = index;
       row.all = sum(row.used);
       row.count = sum(row.samples);
+      row.reason = this.withNames(row.reason);
       row.duration = row.compute + row.transfer + row.idle + row.lost;
       row.undoneBy = Infinity; // the row that does this round again
       // After a takeover, rounds that were lost with a site are done again.
