@@ -1,9 +1,9 @@
 """What a site brings: its model and its own data, as one object. `wards:app` is its name in site.toml.
 
-The same object runs in simulation and at every site of a real federation:
+The same object runs in simulation and at every site of a real federation; in this folder:
 
-    tramfl run examples/hospitals/study.toml --app wards:app
-    tramfl init study --sites north,south,west --scenario examples/hospitals/study.toml
+    tramfl run study.toml --app wards:app
+    tramfl init study --sites north,south,west --scenario study.toml
     (in every study/sites/*/site.toml: app = "wards:app")
 
 A hospital would read its own records here; this one draws them, so that the example runs anywhere.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -212,6 +213,15 @@ def read_rows(path: Path) -> Iterator[Row]:
             yield decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadInput(f"{path}, line {number}, is not a round's row: {error}.") from None
+
+
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """BadInput, which says that `place` is to blame, where something cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise BadInput(f"{place} cannot be written: {error.strerror}; give another place with --out.") from None
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -27,7 +27,7 @@ def test_a_run_leaves_its_five_files_with_the_names_that_other_tools_rely_on(cli
     done = cli("run", "--rounds", 4, "--target", "0.5,1", "--out", "run")
     assert done.code == 0
     assert "digits-5-uneven, load-aware, seed 0: 4 rounds" in done.out
-    assert "accuracy 100%: not reached" in done.out
+    assert "accuracy 100 %: not reached" in done.out
     assert "report: run/report.html" in done.out
     folder = tmp_path / "run"
     assert {path.name for path in folder.iterdir()} == {

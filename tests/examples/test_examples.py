@@ -97,7 +97,7 @@ def test_the_readme_of_the_plug_in_names_what_is_there() -> None:
 def test_three_hospitals_train_in_simulation_and_as_real_sites_with_the_same_app(tmp_path: Path) -> None:
     place, study = EXAMPLES / "hospitals", str(EXAMPLES / "hospitals" / "study.toml")
     simulated = run(place, tmp_path, "run", study, "--app", "wards:app", "--out", "simulated")
-    assert "accuracy 90%: after" in simulated.stdout, simulated
+    assert "accuracy 90 %: after" in simulated.stdout, simulated
     made = run(place, tmp_path, "init", "f", "--sites", "north,south,west", "--scenario", study)
     assert made.returncode == 0, made
     site = tmp_path / "f" / "sites" / "west" / "site.toml"

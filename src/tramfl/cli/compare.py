@@ -35,6 +35,7 @@ from tramfl.simulation.grid import cells, finished, play_all, play_on_ray
 from tramfl.simulation.play import Request
 from tramfl.simulation.scenarios import DEFAULT
 
+LOG_WIDTH = 200
 PAPER_POLICIES = "load-aware,random,time-first,variance-first"
 
 JobsOption = Annotated[int | None, typer.Option(min=1, help="Processes at a time (default: one per core).")]
@@ -69,6 +70,10 @@ def compare(
     found = [scenario_of(name, set_, **keys) for name in scenarios or [DEFAULT]]
     if no_training:
         found = [limited(scenario, ROUNDS_WITHOUT_TRAINING) for scenario in found]
+    for key in ("seed", "policy"):
+        if any(assignment.partition("=")[0].strip() == key for assignment in set_ or ()):
+            option = {"seed": "--seeds", "policy": "--policies"}[key]
+            raise BadInput(f"--set {key}: compare plays several; say which with {option}.")
     names = [name.strip() for name in policies.split(",") if name.strip()]
     for name in names:
         policy_named(name)
@@ -111,9 +116,10 @@ def conclude(folders: list[Path], out: Path, format: Format, quiet: bool) -> Non
     if format is Format.json:
         print(json.dumps({"verdict": verdict(runs), "times_to_target": as_data(times)}, indent=2))
         return
-    console = Console(highlight=False, markup=False)
+    # A log has no width that names would have to be cut to.
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
     if times:
         console.print(as_table(times))
-    console.print(verdict(runs))
+    console.print(verdict(runs), soft_wrap=True)
     if page is not None:
         console.print(f"Report: {page}", soft_wrap=True)

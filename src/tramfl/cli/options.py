@@ -23,7 +23,7 @@ class Format(StrEnum):
 
 ScenarioArgument = Annotated[
     str | None,
-    typer.Argument(metavar="SCENARIO", help=f"A scenario's name, or a .toml file [default: {DEFAULT}]."),
+    typer.Argument(metavar="SCENARIO", help=f"A scenario's name, or a .toml file (default: {DEFAULT})."),
 ]
 SetOption = Annotated[
     list[str] | None,

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tramfl.record import Row, Summary
+from tramfl.reporting.summary import percent, seconds
 from tramfl.simulation.experiment import Experiment
 from tramfl.simulation.play import Request
 
@@ -35,14 +36,14 @@ class RunProgress:
             self._status.update(self._line(experiment, row))
         elif not self._quiet and time.monotonic() - self._said_at > LOG_SECONDS:
             self._said_at = time.monotonic()
-            self._console.print(self._line(experiment, row), highlight=False)
+            self._console.print(self._line(experiment, row), highlight=False, soft_wrap=True)
 
     def _line(self, experiment: Experiment, row: Row) -> str:
         limit = math.sqrt(experiment.scenario.variance_limit)
         where = f"node {row.node} trained" if row.node is not None else f"node {row.holder} waits"
         accuracy = "" if self._accuracy is None else f" · accuracy {self._accuracy:.1%}"
         balance = f"labels ± {math.sqrt(row.label_variance):,.0f} of {limit:,.0f}"
-        return f"round {row.round:,} · {where} · {row.total_seconds:,.1f} s{accuracy} · {balance}"
+        return f"round {row.round:,} · {where} · {seconds(row.total_seconds)} s{accuracy} · {balance}"
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -93,13 +94,16 @@ class GridProgress:
         self._ended += 1
         self._bar.advance(self._task)
         if not self._quiet:
-            self._console.print(f"[{self._ended}/{self._all}] {_told(summary)}", highlight=False, markup=False)
+            line = f"[{self._ended}/{self._all}] {_told(summary)}"
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
         return summary.status == "finished"
 
 
 def _told(summary: Summary) -> str:
     what = f"{summary.scenario}, {summary.policy}, seed {summary.seed}"
-    reached = [f"{float(t):.0%} after {s:,.1f} s" for t, s in summary.seconds_to_target.items() if s is not None]
+    times = summary.seconds_to_target.items()
+    reached = [f"{percent(float(target))} after {seconds(after)} s" for target, after in times if after is not None]
     if summary.test_accuracy is None:
         reached = [f"{summary.samples / max(summary.total_seconds, 1e-9):,.0f} samples/s"]
-    return f"{what}: {', '.join(reached) or 'no target reached'} ({summary.rounds:,} rounds)"
+    rounds = "1 round" if summary.rounds == 1 else f"{summary.rounds:,} rounds"
+    return f"{what}: {', '.join(reached) or 'no target reached'} ({rounds})"

@@ -35,7 +35,7 @@ def report(
     runs = load_runs(folders)
     page = write_page(runs, out or folders[0] / "report.html")
     console = Console(highlight=False, markup=False)
-    console.print(verdict(runs))
+    console.print(verdict(runs), soft_wrap=True)
     console.print(f"Report: {page}", soft_wrap=True)
 
 

@@ -50,7 +50,7 @@ class PaperLayout(StrEnum):
 def reproduce(
     dataset: Annotated[list[PaperDataset] | None, typer.Option(help="Only this data set.")] = None,
     scenario: Annotated[list[PaperLayout] | None, typer.Option(help="Only this layout of nodes.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Repeat every run with so many seeds.")] = 2,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Repeat every run so often (default: 2).")] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="MNIST, 5-uneven, one seed: a look in a few minutes.")
     ] = False,
@@ -69,7 +69,7 @@ def reproduce(
     if quick:
         dataset = dataset or [PaperDataset.mnist]
         scenario = scenario or [PaperLayout.uneven]
-        seeds, samples = 1, samples or QUICK_SAMPLES
+        seeds, samples = seeds or 1, samples or QUICK_SAMPLES
     requests: list[Request] = []
     for name in dataset or list(PaperDataset):
         if name is PaperDataset.cifar10 and weights is None:
@@ -79,7 +79,7 @@ def reproduce(
         if name is PaperDataset.cifar10:
             own = _own_targets(base[0], template, out, quiet)
             base = [replace(s, budget=replace(s.budget, targets=_merged(s.budget.targets, own))) for s in base]
-        requests += cells(base, POLICIES, range(seeds), out, template)
+        requests += cells(base, POLICIES, range(seeds or 2), out, template)
     play_grid(requests, jobs, ray, quiet)
     _conclude([request.out for request in requests if request.out is not None], out, quiet)
 

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import msgspec
 import typer
+from msgspec.structs import replace
 from rich.console import Console
 
 from tramfl.cli.options import (
@@ -30,11 +31,12 @@ from tramfl.cli.report import write_report
 from tramfl.config import Scenario
 from tramfl.learning.app import app_named
 from tramfl.notation import BadInput
-from tramfl.record import Row, Summary
+from tramfl.record import CONFIG_FILE, Row, Summary
+from tramfl.reporting.summary import percent, seconds
 from tramfl.simulation.experiment import Experiment
-from tramfl.simulation.folder import RunFolder, Way
+from tramfl.simulation.folder import RunFolder, Way, folder_name
 from tramfl.simulation.play import Request, play
-from tramfl.simulation.scenarios import DEFAULT, LIMITS, difference, scenario_from
+from tramfl.simulation.scenarios import DEFAULT, scenario_from
 from tramfl.simulation.trackers import follow
 
 ROUNDS_WITHOUT_TRAINING = 200
@@ -57,7 +59,7 @@ def run(
     no_training: NoTrainingOption = False,
     data_dir: DataDirOption = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Cores to train on; the last digits depend on it [default: 1].")
+        int | None, typer.Option(min=1, help="Cores to train on; the last digits depend on it (default: 1).")
     ] = None,
     track: Annotated[list[str] | None, typer.Option(help="Also write to tensorboard or mlflow.")] = None,
     format: FormatOption = Format.text,
@@ -82,7 +84,10 @@ def run(
         threads = threads or way.threads
     else:
         wanted = scenario_of(scenario or DEFAULT, set_, **keys)
-        wanted = limited(wanted, ROUNDS_WITHOUT_TRAINING) if no_training else wanted
+        way = _way_of(scenario)
+        train = train and way.trained is not False
+        threads = threads or way.threads
+        wanted = wanted if train else limited(wanted, ROUNDS_WITHOUT_TRAINING)
         out = out or default_folder(wanted)
     request = Request(
         scenario=wanted,
@@ -118,9 +123,15 @@ def _parts_of(app: str | None) -> dict[str, str | None]:
     }
 
 
+def _way_of(scenario: str | None) -> Way:
+    """How a run was played, where it is its own description that is to be played again."""
+    path = Path(scenario or "")
+    return RunFolder(path.parent).way() if path.name == CONFIG_FILE else Way()
+
+
 def default_folder(scenario: Scenario) -> Path:
     """Where a run goes if nobody says otherwise."""
-    return Path("runs") / f"{scenario.name}-{scenario.policy}-{scenario.seed}"
+    return Path("runs") / f"{folder_name(scenario)}-{scenario.policy}-{scenario.seed}"
 
 
 def _resumed(
@@ -132,18 +143,13 @@ def _resumed(
         out = default_folder(named)
     folder = RunFolder(out)
     before = folder.scenario()
-    if scenario is not None and scenario_from(scenario).name != before.name:
+    given = scenario_from(scenario) if scenario is not None else before
+    if given.name != before.name:
         raise BadInput(f"{out} holds a run of {before.name}, not of {scenario}; leave the scenario out.")
-    after = changed(before, str(out), sets, **keys)
-    if differs := difference(before, after, ignoring=(*LIMITS, "budget.targets")):
-        raise BadInput(f"{out}: a run can be resumed with another budget, and with nothing else changed: {differs}.")
-    way = folder.way()
-    if way.clock == "real":
-        raise BadInput(
-            f"{out} is the record of a real federation; replay it with tramfl run {out}/config.toml"
-            f" --loads {out}/rounds.jsonl."
-        )
-    return after, out, way
+    # A file may have been edited since: its budget counts, and whatever else differs is refused later.
+    edited = scenario is not None and scenario.endswith(".toml")
+    base = replace(given, policy=before.policy, seed=before.seed) if edited else before
+    return changed(base, str(out), sets, **keys), out, folder.way()
 
 
 def _play(request: Request, followers: list[str], quiet: bool) -> Summary:
@@ -161,12 +167,12 @@ def _play(request: Request, followers: list[str], quiet: bool) -> Summary:
 
 def _print(summary: Summary) -> None:
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    total = f"{summary.total_seconds:,.2f} s of virtual time"
+    rounds = "1 round" if summary.rounds == 1 else f"{summary.rounds:,} rounds"
     console.print(
-        f"{summary.scenario}, {summary.policy}, seed {summary.seed}: {summary.rounds:,} rounds"
-        f" ({summary.skipped_rounds:,} skipped), {summary.samples:,} samples in {total}."
+        f"{summary.scenario}, {summary.policy}, seed {summary.seed}: {rounds} ({summary.skipped_rounds:,} skipped),"
+        f" {summary.samples:,} samples in {seconds(summary.total_seconds)} s of virtual time."
     )
-    for target, seconds in summary.seconds_to_target.items():
+    for target, after in summary.seconds_to_target.items():
         if summary.test_accuracy is not None:
-            reached = f"after {seconds:,.2f} s" if seconds is not None else "not reached"
-            console.print(f"  accuracy {float(target):.0%}: {reached}")
+            reached = f"after {seconds(after)} s" if after is not None else "not reached"
+            console.print(f"  accuracy {percent(float(target))}: {reached}")

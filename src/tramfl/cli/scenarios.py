@@ -8,10 +8,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tramfl.cli.options import DataDirOption
 from tramfl.config import as_toml
 from tramfl.learning.partition import LABEL_COUNTS, held_counts, label_rows
+from tramfl.reporting.summary import percent
 from tramfl.simulation.scenarios import DEFAULT, scenario_from, scenario_named, scenario_names
-from tramfl.simulation.setting import scheduling_only
+from tramfl.simulation.setting import held_by_nodes
 
 app = typer.Typer(help="List the scenarios that have a name, or show one as TOML.", invoke_without_command=True)
 
@@ -26,7 +28,7 @@ def listing(context: typer.Context) -> None:
         scenario = scenario_named(name)
         held = held_counts(LABEL_COUNTS[scenario.dataset], scenario.partition)
         labels = ", ".join(str(int((row > 0).sum())) for row in held)
-        targets = ", ".join(f"{target:.0%}" for target in scenario.budget.targets)
+        targets = ", ".join(percent(target) for target in scenario.budget.targets)
         shown = f"{name} (default)" if name == DEFAULT else name
         table.add_row(shown, str(len(held)), labels, targets, f"{scenario.variance_limit:g}")
     Console().print(table)
@@ -39,10 +41,12 @@ def show(name: Annotated[str, typer.Argument(metavar="NAME", help="A scenario's 
 
 
 @app.command()
-def layout(name: Annotated[str, typer.Argument(metavar="NAME", help="A scenario's name, or a .toml file.")]) -> None:
+def layout(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A scenario's name, or a .toml file.")],
+    data_dir: DataDirOption = None,
+) -> None:
     """Show how many training samples of each label each node holds."""
-    setting = scheduling_only(scenario_from(name))
-    heading, *rows = label_rows(setting.held, setting.labels)
+    heading, *rows = label_rows(*held_by_nodes(scenario_from(name), data_dir))
     table = Table(box=None, pad_edge=False)
     for label in heading:
         table.add_column(label, justify="right", no_wrap=True)

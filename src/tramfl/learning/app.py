@@ -32,7 +32,7 @@ class App:
             return self.data
         given = call_with_known(self.data, site=site, data_dir=data_dir) if callable(self.data) else self.data
         if not isinstance(given, Dataset):
-            raise BadInput(f"the app's data gave a {type(given).__name__}, not a tramfl.learning.datasets.Dataset.")
+            raise BadInput(f"the data gave a {type(given).__name__}, not a tramfl.learning.datasets.Dataset.")
         return given
 
 

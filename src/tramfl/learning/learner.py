@@ -9,7 +9,8 @@ hashing those would cost 4 % of a digits round. SHA-256 of the bytes themselves 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from tramfl.learning.chance import Purpose
 from tramfl.learning.cost import flops_per_sample, model_bits
 from tramfl.learning.datasets import Dataset, data_folder, load_dataset
 from tramfl.learning.download import Report
-from tramfl.learning.networks import build_network, load_pretrained, network_for, own_network, seeded
+from tramfl.learning.networks import build_network, check_output, load_pretrained, network_for, own_network, seeded
 from tramfl.learning.partition import NodeShare, divide
 from tramfl.learning.trainer import Evaluator, LabelPools, Samples, SiteTrainer, choose_device, measure
 from tramfl.learning.weights import check_fit, from_bytes, to_bytes
@@ -212,9 +213,10 @@ def build_learner(
     weights = Path(training.weights).expanduser() if training.weights else None
     if network is not None:
         with seeded(seed):
-            module = own_network(network, len(data.classes), shape, "network")
+            module = own_network(network, len(data.classes), shape, training.network)
         if weights is not None:
             load_pretrained(module, weights)
+        check_output(module, training.network, len(data.classes), shape)
     else:
         name = network_for(data.name, shape) if training.network == "auto" else training.network
         module = build_network(name, classes=len(data.classes), input_shape=shape, weights=weights, seed=seed)
@@ -224,6 +226,16 @@ def build_learner(
 def use_threads(threads: int) -> None:
     """Train on so many cores; results are bit-equal only between runs with the same number."""
     torch.set_num_threads(threads)
+
+
+@contextmanager
+def threads_as_they_were() -> Iterator[None]:
+    """Whatever a run sets inside, the process goes on with the threads it had."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _on_device(

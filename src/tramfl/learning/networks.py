@@ -142,7 +142,7 @@ def build_network(
             raise BadInput(f"training.network = {name!r}: use auto, {known} or package.module:factory.")
     if weights is not None:
         load_pretrained(network, weights)
-    _check_output(network, name, classes, input_shape)
+    check_output(network, name, classes, input_shape)
     return network
 
 
@@ -153,7 +153,7 @@ def own_network(found: object, classes: int, input_shape: Shape, name: str) -> n
     made = call_with_known(found, classes=classes, input_shape=input_shape) if callable(found) else found
     if not isinstance(made, nn.Module):
         raise BadInput(f"training.network = {name!r}: it gave a {type(made).__name__}, not a torch.nn.Module.")
-    return made
+    return copy.deepcopy(made)  # training must not change what the user keeps, or a second run would begin trained
 
 
 def load_pretrained(network: nn.Module, path: Path) -> None:
@@ -182,7 +182,10 @@ def _last_layer(state: State) -> list[str]:
     return [name for name in state if name.rpartition(".")[0] == layer and state[name].ndim > 0]
 
 
-def _check_output(network: nn.Module, name: str, classes: int, input_shape: Shape) -> None:
+def check_output(network: nn.Module, name: str, classes: int, input_shape: Shape) -> None:
+    """Refuse a network that learns nothing, or gives no score for each class."""
+    if not any(weight.requires_grad for weight in network.parameters()):
+        raise BadInput(f"training.network = {name!r} has no weights to train.")
     was_training = network.training
     network.eval()
     try:

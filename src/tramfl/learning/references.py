@@ -23,7 +23,7 @@ def referred(text: str, key: str) -> Any:
     if not is_reference(text):
         raise BadInput(f"{key} = {text!r}: write the user's own object as package.module:attribute.")
     module_name, _, attribute = text.partition(":")
-    # A file beside the scenario can be named although an installed command does not look there.
+    # A file in the current folder can be named although an installed command does not look there.
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)

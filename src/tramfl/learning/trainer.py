@@ -64,7 +64,7 @@ class Samples:
     ) -> None:
         self.device = device
         self.labels = torch.from_numpy(labels).to(device)
-        self._side = image_size if image_size not in (None, *images.shape[2:]) else None
+        self._side = image_size if images.shape[2:] != (image_size, image_size) else None
         side_y, side_x = (image_size, image_size) if image_size else images.shape[2:]
         self.shape: tuple[int, int, int] = (images.shape[1], side_y, side_x)
         unit = 255.0 if images.dtype == np.uint8 else 1.0

@@ -5,6 +5,7 @@ The same runs give the same bytes: no timestamp, no random identifier.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,18 +14,22 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from tramfl.notation import BadInput
+from tramfl.record import writing
 from tramfl.reporting import series
 from tramfl.reporting.colours import Look, in_order, looks
 from tramfl.reporting.runs import Run, by_scenario, virtual
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 Format = Literal["pdf", "png", "svg"]
 COLUMN_INCHES = 3.5
 POINTS = 1500
 USAGE_COLUMNS = 60
+MOST_MARKS = 15
+"""So many names or numbers are legible along one side of a column."""
 STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans",  # comes with Matplotlib: the same glyphs on every machine
     "font.size": 8,
@@ -65,10 +70,10 @@ def write_figures(runs: Sequence[Run], out: Path, format: Format = "pdf") -> lis
     except ImportError:
         raise BadInput("Figures need Matplotlib: pip install 'tramfl[dashboard]'.") from None
     out = Path(out)
-    out.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     settings: Any = mpl.rcParams
-    with mpl.rc_context():
+    with writing(out), mpl.rc_context():
+        out.mkdir(parents=True, exist_ok=True)
         mpl.rcdefaults()  # what a machine's own matplotlibrc says must not change the figures
         settings.update(STYLE)
         for name, draw in _figures(runs):
@@ -173,7 +178,7 @@ def _node_usage(run: Run, colour: str) -> Draw:
             linewidth=0,
         )
         axes.set(xlabel="Round", ylabel="Node", ylim=(run.nodes - 0.4, -0.6))
-        axes.set_yticks(range(run.nodes))
+        _mark_each(axes.yaxis, run.nodes)
         width = int(usage.last[0] - usage.first[0]) + 1
         per = "round" if width == 1 else f"{width} rounds"
         figure.suptitle(f"{_plain(run.policy)}: largest bubble {largest:,.0f} samples per {per}", fontsize=7)
@@ -193,14 +198,13 @@ def _label_usage(run: Run, colour: str) -> Draw:
         )
         figure.colorbar(mesh, ax=heat, pad=0.02, label="Samples used")
         heat.grid(visible=False)
-        heat.set_yticks(range(len(run.labels)), [_plain(name) for name in run.labels])
+        _mark_each(heat.yaxis, len(run.labels), run.labels)
         heat.set(ylabel="Label", ylim=(len(run.labels) - 0.5, -0.5))
-        if len(run.labels) > 12:
-            heat.locator_params(axis="y", nbins=10)
         limit = run.settings.variance_limit
         variance.plot(usage.rounds, usage.variance, color=colour, linewidth=1)
-        variance.axhline(limit, color="#333333", linewidth=0.8, linestyle="--")
-        variance.annotate("V", (1.01, limit), xycoords=("axes fraction", "data"), va="center", fontsize=7)
+        if math.isfinite(limit):
+            variance.axhline(limit, color="#333333", linewidth=0.8, linestyle="--")
+            variance.annotate("V", (1.01, limit), xycoords=("axes fraction", "data"), va="center", fontsize=7)
         if usage.variance.max() > 20 * limit > 0:
             variance.set_yscale("symlog", linthresh=limit)
         variance.set(xlabel="Round", ylabel="Variance", xlim=(0, max(last, 1)))
@@ -217,13 +221,25 @@ def _layout(run: Run) -> Draw:
         nodes, labels = np.nonzero(held)
         axes.scatter(labels, nodes, s=110 * held[nodes, labels] / held.max(initial=1.0), color="#33608C", linewidth=0)
         axes.set(xlabel="Label", ylabel="Node", ylim=(run.nodes - 0.4, -0.6), xlim=(-0.6, len(run.labels) - 0.4))
-        axes.set_yticks(range(run.nodes))
-        names = [_plain(name) for name in run.labels]
-        slanted = 45 if max(map(len, names)) > 2 else 0
-        axes.set_xticks(range(len(names)), names, rotation=slanted, ha="right" if slanted else "center")
+        _mark_each(axes.yaxis, run.nodes)
+        _mark_each(axes.xaxis, len(run.labels), run.labels)
+        if len(run.labels) <= MOST_MARKS and max(map(len, run.labels)) > 2:
+            axes.tick_params(axis="x", labelrotation=45)
+            for name in axes.get_xticklabels():
+                name.set_horizontalalignment("right")
         figure.suptitle(f"Training samples per node and label; largest {held.max(initial=0):,.0f}", fontsize=7)
 
     return draw
+
+
+def _mark_each(axis: Axis, count: int, names: Sequence[str] = ()) -> None:
+    """A tick with its name, or number, for each of `count`; some of the numbers where all would not be legible."""
+    from matplotlib.ticker import MaxNLocator
+
+    if count <= MOST_MARKS:
+        axis.set_ticks(range(count), [_plain(name) for name in names] if names else None)
+    else:
+        axis.set_major_locator(MaxNLocator(nbins=10, integer=True))
 
 
 def _plain(text: str) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from tramfl.notation import BadInput
-from tramfl.record import write_atomically
+from tramfl.record import write_atomically, writing
 from tramfl.reporting import plots, sections
 from tramfl.reporting.colours import looks
 from tramfl.reporting.markup import Html, together
@@ -36,8 +36,10 @@ def write_page(runs: Sequence[Run], path: Path) -> Path:
     path = Path(path)
     if path.is_dir():
         path = path / PAGE_FILE
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, render(runs).encode("utf-8", "replace"))
+    content = render(runs).encode("utf-8", "replace")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content)
     return path
 
 

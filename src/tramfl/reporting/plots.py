@@ -6,6 +6,7 @@ Colours of text and grid are the page's business, since they follow its light or
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -258,10 +259,11 @@ def _label_usage(run: Run, colour: str) -> tuple[Spec, str]:
         layout["yaxis"] |= {"tickvals": list(range(len(names))), "ticktext": names}
     layout["yaxis2"] = {"domain": [0, 0.32], "title": {"text": "Variance"}, "automargin": True}
     layout["yaxis2"] |= _variance_axis(usage, limit)
-    layout["shapes"] = [_level(limit, "y2")]
-    # On a logarithmic axis plotly.js places shapes by value but annotations by exponent.
-    at = float(np.log10(limit)) if layout["yaxis2"].get("type") == "log" else limit
-    layout["annotations"] = [_level_name("V", at, "y2")]
+    if math.isfinite(limit):
+        layout["shapes"] = [_level(limit, "y2")]
+        # On a logarithmic axis plotly.js places shapes by value but annotations by exponent.
+        at = float(np.log10(limit)) if layout["yaxis2"].get("type") == "log" else limit
+        layout["annotations"] = [_level_name("V", at, "y2")]
     return {"data": [heat, line], "layout": layout}, _balance_in_words(run, usage)
 
 
@@ -275,7 +277,7 @@ def _variance_axis(usage: series.LabelUsage, limit: float) -> dict[str, Any]:
             "dtick": 1,
             "exponentformat": "power",
         }
-    return {"range": [0, 1.3 * max(greatest, limit) or 1.0]}
+    return {"range": [0, 1.3 * max(greatest, limit if math.isfinite(limit) else 0.0) or 1.0]}
 
 
 def _balance_in_words(run: Run, usage: series.LabelUsage) -> str:

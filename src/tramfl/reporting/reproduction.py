@@ -31,7 +31,7 @@ def reproduction_tables(runs: Sequence[Run]) -> str:
 def _table(dataset: str, target: float, times: dict[tuple[str, str, float], TargetTime]) -> Iterator[str]:
     of_paper = target in TARGETS.get(dataset, ())
     layouts = [lay for lay in LAYOUTS if any((f"{dataset}-{lay}", p, target) in times for p in POLICIES)]
-    yield f"\n### {dataset}, {target:.0%} test accuracy{'' if of_paper else ' (a target of our own)'}\n"
+    yield f"\n### {dataset}, {100 * target:.4g}% test accuracy{'' if of_paper else ' (a target of our own)'}\n"
     yield from _head(layouts)
     for policy in POLICIES:
         cells = [_cell(times.get((f"{dataset}-{lay}", policy, target)), dataset, lay, of_paper) for lay in layouts]
@@ -53,7 +53,9 @@ def _ends(dataset: str, runs: Sequence[Run]) -> Iterator[str]:
 def _end(runs: Sequence[Run]) -> str:
     if not runs:
         return "not run"
-    ended = [run for run in runs if run.trained and None in run.summary.seconds_to_target.values()]
+    if not all(run.tested for run in runs):
+        return "not tested"
+    ended = [run for run in runs if None in run.summary.seconds_to_target.values()]
     if not ended:
         return "at its last target"
     tests = [[row.test_accuracy for row in run.rows if row.test_accuracy is not None][-LAST_TESTS:] for run in ended]

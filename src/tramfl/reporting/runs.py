@@ -35,6 +35,8 @@ class Resolved(Struct, frozen=True):
     """Whose seconds the rows count: the simulator's, or the wall's."""
     sites: tuple[str, ...] = ()
     """What a real federation calls its nodes."""
+    trained: bool | None = None
+    """Whether the run trained, or played the schedule alone; None where it does not say."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,11 @@ class Run:
 
     @property
     def trained(self) -> bool:
+        """Whether there was a model, tested or not, or the scheduler alone."""
+        return self.tested if self.resolved.trained is None else self.resolved.trained
+
+    @property
+    def tested(self) -> bool:
         """Whether a model was measured at all; a run of the scheduler alone has no accuracy and no loss."""
         return any(
             value is not None
@@ -113,9 +120,10 @@ def load_runs(folders: Iterable[Path]) -> list[Run]:
     """The runs of several folders; a folder of runs, as `compare` leaves, stands for all of them."""
     found: dict[Path, Path] = {}
     for folder in map(Path, folders):
-        inside = [folder] if _is_run(folder) else runs_inside(folder)
+        # Of many, those that have just begun are left out; whoever names one is told that there is nothing yet.
+        inside = [folder] if _is_run(folder) else [run for run in runs_inside(folder) if _has_rows(run)]
         if not inside:
-            load_run(folder)  # raises, with the sentence that fits
+            load_run(next(iter(runs_inside(folder)), folder))  # raises, with the sentence that fits
         for run in inside:
             found.setdefault(run.resolve(), run)
     if not found:
@@ -190,6 +198,11 @@ def _as_text(value: Any) -> str:
 
 def _is_run(folder: Path) -> bool:
     return (folder / CONFIG_FILE).is_file() and (folder / ROUNDS_FILE).is_file()
+
+
+def _has_rows(folder: Path) -> bool:
+    with (folder / ROUNDS_FILE).open("rb") as rows:
+        return rows.readline().endswith(b"\n")
 
 
 def runs_inside(folder: Path) -> list[Path]:

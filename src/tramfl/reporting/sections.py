@@ -74,7 +74,7 @@ def _about_bands(runs: Sequence[Run]) -> Html:
 
 def _target_table(runs: Sequence[Run], looks: Looks) -> Html:
     times = times_to_target(runs)
-    if not times or not any(run.trained for run in runs):
+    if not times:
         return Html()
     targets = sorted({time.target for time in times})
     cells = {(time.policy, time.target): time for time in times}

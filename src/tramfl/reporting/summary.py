@@ -43,8 +43,8 @@ def times_to_target(runs: Sequence[Run]) -> list[TargetTime]:
     """The time to every target of every scenario that was trained, policy by policy, winners marked."""
     times: list[TargetTime] = []
     for scenario, group in by_scenario(runs).items():
-        if not any(run.trained for run in group):
-            continue  # of the scheduler alone: a table of dashes would say that nobody got there
+        if not any(run.tested for run in group):
+            continue  # a table of dashes would say that nobody got there
         policies = in_order(run.policy for run in group)
         for target in sorted({float(key) for run in group for key in run.summary.seconds_to_target}):
             entries = [_time(scenario, policy, target, group) for policy in policies]
@@ -85,6 +85,8 @@ def cell_text(time: TargetTime) -> str:
 
 def seconds(value: float) -> str:
     """Seconds with about three digits that count."""
+    if 0 < value < 0.1:
+        return f"{value:.3g}"
     return f"{value:.2f}" if value < 10 else f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
 
 

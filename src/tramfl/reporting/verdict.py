@@ -21,6 +21,8 @@ def verdict(runs: Sequence[Run]) -> str:
         return _of_run(runs[0])
     if not any(run.trained for run in runs):
         return _of_schedules(runs)
+    if not any(run.tested for run in runs):
+        return f"No model was tested: {_untested(runs)}."
     times = times_to_target(runs)
     return _of_race(times, runs) if times else _of_accuracies(runs)
 
@@ -56,6 +58,9 @@ def _of_run(run: Run) -> str:
             f"{of_time} over {summary.rounds:,} rounds (seed {run.seed})."
         )
     so_far = " so far" if summary.status == NOT_ENDED else ""
+    if not run.tested:
+        trained = f"{run.policy} trained {seconds(summary.total_seconds)} s{of_time}, {work}{so_far}"
+        return f"{trained}; its model was not tested: {_untested([run])} (seed {run.seed})."
     accuracy = (
         "" if summary.test_accuracy is None else f"; its last test accuracy was {_accuracy(summary.test_accuracy)}"
     )
@@ -74,6 +79,11 @@ def _of_run(run: Run) -> str:
         f"{run.policy} trained {seconds(summary.total_seconds)} s{of_time}, {work}{so_far}{accuracy} "
         f"(seed {run.seed})."
     )
+
+
+def _untested(runs: Sequence[Run]) -> str:
+    every = max(run.settings.evaluation.every for run in runs)
+    return f"evaluation.every is {every:,}, and no run came so far" if every > 1 else "nothing was trained"
 
 
 def _of_race(times: Sequence[TargetTime], runs: Sequence[Run]) -> str:

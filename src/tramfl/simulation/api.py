@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from tramfl.config import Scenario, as_table, settings_from, with_value
 from tramfl.learning.app import App
@@ -17,6 +19,7 @@ from tramfl.simulation.experiment import Experiment
 from tramfl.simulation.loads import LoadSource
 from tramfl.simulation.play import Request, play
 from tramfl.simulation.scenarios import DEFAULT, scenario_from
+from tramfl.simulation.setting import torch_left_alone
 
 
 @dataclass(frozen=True)
@@ -84,16 +87,17 @@ def simulate(
     """Run a scenario in virtual time and give its rows, summary and tables.
 
     `scenario` is a name, a TOML file or a `Scenario`. `model` is an `nn.Module` or a callable that makes one, `data`
-    a `tramfl.learning.datasets.Dataset`; both take the place of what the scenario names. `app` brings both at once:
-    the object that a real site takes. `policy` is a name or any object with `decide`, `loads` any object with
-    `at(round)`. `settings` changes keys of the scenario, by their dotted names: `{"training.batch_size": 64}`. With
-    `out` the run is also recorded in that folder; `resume` goes on with the run that is there, `overwrite` replaces
-    it. An interrupt leaves the folder ready to be resumed.
+    a `tramfl.learning.datasets.Dataset` or a callable that gives one; both take the place of what the scenario names.
+    `app` brings both at once: the object that a real site takes. `policy` is a name or any object with `decide`,
+    `loads` any object with `at(round)`. `settings` changes keys of the scenario, by their dotted names:
+    `{"training.batch_size": 64}`. With `out` the run is also recorded in that folder; `resume` goes on with the run
+    that is there, with another budget if need be, and `overwrite` replaces it. An interrupt leaves the folder ready
+    to be resumed.
     """
     base = scenario if isinstance(scenario, Scenario) else scenario_from(str(scenario))
-    if app is not None:
-        model = app.model if model is None else model
-        data = app.dataset(data_dir=Path(data_dir) if data_dir else None) if data is None else data
+    brought = app or App()
+    model = brought.model if model is None else model
+    data = App(data=brought.data if data is None else data).dataset(data_dir=Path(data_dir) if data_dir else None)
     wanted: dict[str, Any] = {
         "policy": policy if isinstance(policy, str) or policy is None else _name(policy),
         "dataset": getattr(data, "name", None),
@@ -106,7 +110,7 @@ def simulate(
     table = as_table(base)
     for key, value in wanted.items():
         if value is not None:
-            table = with_value(table, key.split("."), value, f"settings: `{key}`")
+            table = with_value(table, key.split("."), _plain(value), f"settings: `{key}`")
     found = settings_from(table, Scenario, "settings")
     folder = Path(out) if out is not None else None
     request = Request(
@@ -124,12 +128,20 @@ def simulate(
             observe(row)
 
     custom = policy if policy is not None and not isinstance(policy, str) else None
-    experiment = play(request, tell, dataset=data, network=model, policy=custom, loads=loads)
+    with torch_left_alone() if train else nullcontext():
+        experiment = play(request, tell, dataset=data, network=model, policy=custom, loads=loads)
     if folder is not None and not experiment.finished:
         raise KeyboardInterrupt(f"interrupted; {folder} can be resumed")
     setting = experiment.setting
     held = tuple(map(tuple, setting.held.tolist()))
     return Result(found, experiment.summary(), tuple(experiment.rows), setting.labels, held, folder)
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers and arrays as Python's own, which settings are checked as."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value
 
 
 def _name(thing: Any) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -37,6 +38,7 @@ from tramfl.record import (
     keep_whole_rows,
     read_rows,
     write_atomically,
+    writing,
 )
 from tramfl.simulation.experiment import Setting
 
@@ -44,6 +46,10 @@ try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
+
+
+TENSORBOARD_FOLDER = "tensorboard"
+"""Where a run that TensorBoard follows keeps its events."""
 
 
 class Way(Struct, frozen=True, kw_only=True):
@@ -70,6 +76,10 @@ class RunFolder:
         """Whether a run was begun here."""
         return (self.path / CONFIG_FILE).exists()
 
+    def _check_holds_run(self) -> None:
+        if not self.holds_run:
+            raise BadInput(f"{self.path} holds no run: there is no {CONFIG_FILE} in it.")
+
     def check_free(self) -> None:
         """Refuse to put a new run over one that is here."""
         if self.holds_run:
@@ -82,7 +92,7 @@ class RunFolder:
     def alone(self) -> Iterator[None]:
         """Be the only process that writes here; another one is refused. The folder is made, and left if anything
         is in it then."""
-        with self._writing():
+        with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             if fcntl is not None:
@@ -105,20 +115,13 @@ class RunFolder:
 
     def begin(self, scenario: Scenario, setting: Setting, way: Way) -> RowWriter:
         """Make the folder ready for a new run, in place of whatever run is here."""
-        with self._writing():
+        with writing(self.path):
             for name in (SUMMARY_FILE, MODEL_FILE, ROUNDS_FILE):
                 (self.path / name).unlink(missing_ok=True)
+            if (self.path / TENSORBOARD_FOLDER).exists():
+                shutil.rmtree(self.path / TENSORBOARD_FOLDER)
             self.describe(scenario, setting, way)
             return RowWriter(self.path / ROUNDS_FILE)
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise BadInput(
-                f"{self.path} cannot be written: {error.strerror}; give another folder with --out."
-            ) from None
 
     def describe(self, scenario: Scenario, setting: Setting, way: Way) -> None:
         """Write config.toml: what was asked for, and what it came to."""
@@ -134,14 +137,14 @@ class RunFolder:
 
     def scenario(self) -> Scenario:
         """The scenario of the run that is here."""
-        if not self.holds_run:
-            raise BadInput(f"{self.path} holds no run: there is no {CONFIG_FILE} in it.")
+        self._check_holds_run()
         table = read_toml(self.path / CONFIG_FILE)
         table.pop("resolved", None)
         return settings_from(table, Scenario, str(self.path / CONFIG_FILE))
 
     def way(self) -> Way:
         """How the run that is here is played."""
+        self._check_holds_run()
         resolved = read_toml(self.path / CONFIG_FILE).get("resolved", {})
         known = {key: resolved[key] for key in Way.__struct_fields__ if key in resolved}
         return settings_from(known, Way, f"{self.path / CONFIG_FILE}, table `resolved`")
@@ -157,7 +160,7 @@ class RunFolder:
 
     def resume(self, rows: Sequence[Row], scenario: Scenario, setting: Setting, way: Way) -> RowWriter:
         """Go on after `rows`; whatever else was in the file is dropped."""
-        with self._writing():
+        with writing(self.path):
             self.keep(rows)
             self.describe(scenario, setting, way)
             return RowWriter(self.path / ROUNDS_FILE)
@@ -184,6 +187,14 @@ class RunFolder:
         """Write summary.json."""
         pretty = msgspec.json.format(msgspec.json.encode(summary), indent=2)
         write_atomically(self.path / SUMMARY_FILE, pretty + b"\n")
+
+
+def folder_name(scenario: Scenario) -> str:
+    """A scenario's name, where a folder is to have it: a file from elsewhere must not choose another place."""
+    name = scenario.name
+    if name in ("", ".", "..") or any(sign in name for sign in "/\\\0"):
+        raise BadInput(f"name = {name!r} is no name for a folder: leave out / and \\, or give a plain word.")
+    return name
 
 
 def versions() -> dict[str, Any]:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from tramfl.config import Scenario
 from tramfl.notation import BadInput
 from tramfl.record import SUMMARY_FILE, Summary
-from tramfl.simulation.folder import RunFolder
+from tramfl.simulation.folder import RunFolder, folder_name
 from tramfl.simulation.play import Request, check_way, play
 from tramfl.simulation.scenarios import difference
 
@@ -37,7 +37,7 @@ def cells(
         replace(
             template,
             scenario=replace(scenario, policy=policy, seed=seed),
-            out=out / scenario.name / f"{policy}-{seed}",
+            out=out / folder_name(scenario) / f"{policy}-{seed}",
             threads=1,
         )
         for seed in seeds

@@ -19,6 +19,7 @@ from tramfl.scheduling.policy import Policy
 from tramfl.simulation.experiment import Experiment, Setting
 from tramfl.simulation.folder import RunFolder, Way
 from tramfl.simulation.loads import LoadSource
+from tramfl.simulation.scenarios import LIMITS, difference
 from tramfl.simulation.setting import scheduling_only, with_training
 
 if TYPE_CHECKING:
@@ -72,6 +73,10 @@ def play(
 def _check(folder: RunFolder, request: Request) -> None:
     if request.resume:
         check_way(folder, request)
+        if differs := difference(folder.scenario(), request.scenario, ignoring=(*LIMITS, "budget.targets")):
+            raise BadInput(
+                f"{folder.path}: a run can be resumed with another budget, and with nothing else changed: {differs}."
+            )
     elif not request.overwrite:
         folder.check_free()
 
@@ -111,6 +116,11 @@ def _way(request: Request) -> Way:
 def check_way(folder: RunFolder, request: Request) -> None:
     """Refuse to go on with a run in another way than it was begun."""
     before, now = folder.way(), _way(request)
+    if before.clock == "real":
+        raise BadInput(
+            f"{folder.path} is the record of a real federation; replay it with tramfl run {folder.path}/config.toml"
+            f" --loads {folder.path}/rounds.jsonl."
+        )
     if before.trained is not None and before.trained != now.trained:
         how, remedy = ("with", "leave out") if before.trained else ("without", "add")
         raise BadInput(f"{folder.path}: the run there is played {how} training; {remedy} --no-training.")

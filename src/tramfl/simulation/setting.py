@@ -6,22 +6,23 @@ PyTorch is imported only where a run trains.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tramfl.config import Scenario
+from tramfl.draws import generator
+from tramfl.learning.chance import Purpose
+from tramfl.learning.datasets import data_folder, load_dataset
 from tramfl.learning.partition import LABEL_COUNTS, PAPER_LAYOUTS, divide, held_counts, share_counts
-from tramfl.notation import BadInput, Digest, ModelCost, NodeId
+from tramfl.notation import BadInput, Counts, Digest, ModelCost, NodeId
 from tramfl.record import Scores
 from tramfl.simulation.experiment import Setting
 
 if TYPE_CHECKING:
     from tramfl.learning.learner import Learner
-
-_STREAM = 104
-"""Keeps the division of data, where only its counts are known, apart from every other use of the seed."""
 
 
 def scheduling_only(scenario: Scenario) -> Setting:
@@ -32,15 +33,24 @@ def scheduling_only(scenario: Scenario) -> Setting:
     cost = scenario.cost
     if cost.flops_per_sample is None or cost.model_bits is None:
         raise BadInput("without training the cost cannot be computed: set cost.flops_per_sample and cost.model_bits.")
-    counts = LABEL_COUNTS[scenario.dataset]
-    if scenario.partition.layout in PAPER_LAYOUTS:
-        held = held_counts(counts, scenario.partition)
-    else:
-        labels = np.repeat(np.arange(len(counts)), counts)
-        rng = np.random.default_rng((scenario.seed, _STREAM))
-        held = share_counts(divide(labels, scenario.partition, rng), labels, len(counts))
-    names = tuple(str(label) for label in range(len(counts)))
+    held, names = held_by_nodes(scenario)
     return Setting(held, ModelCost(cost.flops_per_sample, cost.model_bits), names)
+
+
+def held_by_nodes(scenario: Scenario, data_dir: Path | None = None) -> tuple[Counts, tuple[str, ...]]:
+    """l_ic and the labels' names; the data are loaded only where their label counts are not known."""
+    if scenario.dataset in LABEL_COUNTS:
+        counts = LABEL_COUNTS[scenario.dataset]
+        names = tuple(str(label) for label in range(len(counts)))
+        if scenario.partition.layout in PAPER_LAYOUTS:
+            return held_counts(counts, scenario.partition), names
+        # Who holds how many follows from the counts alone, in whatever order the labels come.
+        labels = np.repeat(np.arange(len(counts)), counts)
+    else:
+        data = load_dataset(scenario.dataset, data_folder(data_dir))
+        labels, names = data.train_labels, tuple(data.classes)
+    shares = divide(labels, scenario.partition, generator(scenario.seed, Purpose.DIVIDE))
+    return share_counts(shares, labels, len(names)), names
 
 
 class _Judge:
@@ -76,3 +86,12 @@ def with_training(
     learner = build_learner(scenario, data_dir, dataset=dataset, network=network, report=report)
     setting = Setting(learner.held, learner.cost, tuple(learner.classes), learner, _Judge(learner), learner.initial())
     return setting, learner
+
+
+def torch_left_alone() -> AbstractContextManager[None]:
+    """The caller's own work with PyTorch goes on as it was."""
+    try:
+        from tramfl.learning.learner import threads_as_they_were
+    except ImportError:
+        return nullcontext()  # who trains is told that it is missing
+    return threads_as_they_were()

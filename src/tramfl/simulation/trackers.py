@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol
 from tramfl.config import as_table
 from tramfl.notation import BadInput
 from tramfl.record import Row
+from tramfl.simulation.folder import TENSORBOARD_FOLDER
 from tramfl.simulation.play import Request
 from tramfl.simulation.scenarios import leaves
 
@@ -80,7 +81,7 @@ class _TensorBoard:
     def __init__(self, request: Request) -> None:
         from tensorboard.summary import Writer
 
-        self._writer: Any = Writer(str((request.out or Path()) / "tensorboard"))
+        self._writer: Any = Writer(str((request.out or Path()) / TENSORBOARD_FOLDER))
 
     @staticmethod
     def check() -> None:

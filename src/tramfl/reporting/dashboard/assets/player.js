@@ -1,5 +1,5 @@
 // ---- player.js: which moment of the run is shown -----------------------------------------------------------------------
-const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
+const SPEEDS = [0.00001, 0.0001, 0.001, 0.01, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
 const TYPICAL = 1.6; // seconds that a typical round takes on screen at first
 const BEHIND = 30; // rounds: further behind, a live view leaps instead of hurrying
 

@@ -33,7 +33,9 @@ function sceneFromRows(run, done, share, resting) {
     const at = row.node ?? row.holder;
     const done = row.node === null ? `${capital(names(at))} waited in round ${grouped(row.round)}.`
       : `${capital(names(at))} trained ${grouped(row.count)} samples in round ${grouped(row.round)}.`;
-    return { ...common, phase: "done", progress: 1, from: at, to: at, what: done, more: timesOf(row), clock: row.total };
+    // The links were the holder's before the round; the model is elsewhere by now.
+    const bandwidth = row.bandwidth.map((bits, i) => (i === at ? null : bits));
+    return { ...common, holder: at, bandwidth, phase: "done", progress: 1, from: at, to: at, what: done, more: timesOf(row), clock: row.total };
   }
   const { kind, progress, begin, end, time } = stretchAt(row, share);
   const spent = sum(stretchesOf(row).filter((s) => s.end <= begin).map((s) => s.time)) + progress * time;
