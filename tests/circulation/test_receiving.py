@@ -9,6 +9,7 @@ from tramfl.circulation import IllegalEvent, Limits, State, advance
 from tramfl.circulation.changes import Commit, HandOver, MarkSafe
 from tramfl.circulation.commands import (
     Acknowledge,
+    AskLoads,
     CancelSend,
     Command,
     Discard,
@@ -18,7 +19,7 @@ from tramfl.circulation.commands import (
     Swap,
     Wake,
 )
-from tramfl.circulation.custody import MemoryRegister, Record, Versioned, first_record
+from tramfl.circulation.custody import MemoryRegister, Record, Versioned, Weights, first_record
 from tramfl.circulation.events import (
     Acknowledged,
     Decided,
@@ -338,3 +339,69 @@ def test_a_sender_keeps_its_copy_until_newer_weights_are_safe() -> None:
     node = Node(0).tell(RecordSeen(1.0, Versioned(handed, 2)), RecordSeen(2.0, Versioned(committed, 3)))
     assert node.state.has("w0")
     assert node.tell(RecordSeen(3.0, Versioned(onward, 4))).commands == (Discard(("w0",)),)
+
+
+# At rest.
+
+
+def alone_at_rest(unfit: frozenset[int] = frozenset(), nodes: int = 3) -> Node:
+    """Node 0, which comes back to a run that was stopped when only it had w1."""
+    newest = Weights("w1", (0,), 1.0)
+    stopped = replace(FIRST, weights=newest, ledger=FIRST.ledger.after((5,), 1.0), status="stopped")
+    node = Node(0)
+    node.register = MemoryRegister(stopped)
+    node.state = State(0, nodes, 1e6, Limits(), unfit=unfit)
+    node.tell(Started(0.0, (Copy("w0", 0, 1), Copy("w1", 1, 1))))
+    return node.tell(RecordRead(0.0, node.ticket, node.register.read()))
+
+
+def shipped(node: Node) -> list[SendModel]:
+    return [command for command in node.commands if isinstance(command, SendModel)]
+
+
+def test_a_holder_at_rest_asks_until_somebody_takes_what_only_it_has() -> None:
+    node = alone_at_rest()
+    for _ in range(3):
+        (ask,) = (c for c in node.commands if isinstance(c, AskLoads))
+        assert (ask.nodes, ask.ticket) == ((1, 2), node.ticket)
+        node.tell(Woke(7.0, node.ticket))
+        assert shipped(node) == []
+    node.tell(LoadReported(8.0, node.ticket, 1, 1e9, LINKS[1]), Woke(9.0, node.ticket))
+    (send,) = shipped(node)
+    assert (send.to, send.offer.digest, send.offer.assignment) == (1, "w1", None)
+    node.tell(Acknowledged(10.0, send.ticket)).swap()
+    assert (node.record.safe.round, node.record.safe.copies) == (1, (0, 1))
+    node.tell(Woke(11.0, node.ticket))
+    assert (node.commands, node.state.phase) == ((), Halted())
+
+
+def test_at_rest_whoever_did_not_take_a_copy_is_asked_again_only_after_everybody_else() -> None:
+    both = alone_at_rest(unfit=frozenset({2}))
+    both.tell(*(LoadReported(8.0, both.ticket, n, 1e9, LINKS[n]) for n in (2, 1)), Woke(9.0, both.ticket))
+    assert shipped(both)[0].to == 1
+    alone = alone_at_rest(unfit=frozenset({2}))
+    alone.tell(LoadReported(8.0, alone.ticket, 2, 1e9, LINKS[2]), Woke(9.0, alone.ticket))
+    assert shipped(alone)[0].to == 2
+
+
+def test_a_copy_in_doubt_is_put_to_the_register_again_as_nobody_else_moves_the_record() -> None:
+    for was_made in (False, True):
+        node = alone_at_rest()
+        node.tell(LoadReported(8.0, node.ticket, 1, 1e9, LINKS[1]), Woke(9.0, node.ticket))
+        node.tell(Acknowledged(10.0, shipped(node)[0].ticket))
+        (swap,) = (c for c in node.commands if isinstance(c, Swap))
+        made = node.register.swap(swap.revision, swap.record) if was_made else None
+        node.tell(RegisterSilent(11.0, swap.ticket), Woke(12.0, node.ticket))
+        (again,) = (c for c in node.commands if isinstance(c, Swap))
+        assert again.record == swap.record
+        if made is not None:
+            node.tell(SwapRefused(13.0, again.ticket, made))
+        else:
+            node.swap()
+        assert node.record.safe.round == 1
+        assert node.state.backup is None
+
+
+def test_a_site_that_is_all_there_is_rests_at_once() -> None:
+    node = alone_at_rest(nodes=1)
+    assert (node.commands, node.state.phase) == ((), Halted())

@@ -46,6 +46,31 @@ def test_a_site_that_is_listed_gets_a_certificate_for_its_address(cli: Cli, fed:
     assert read_federation(fed / "sites/c/federation.toml").names == ("a", "b", "c")
 
 
+def test_a_new_site_gets_what_the_register_asks_for(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("an authority")
+    (tmp_path / "word").write_text("secret")
+    etcd = ("--register", "etcd", "--endpoints", "https://192.0.2.1:2379", "--etcd-ca", "ca.pem")
+    assert cli("init", "fed", "--sites", "a", *etcd, "--etcd-user", "u", "--etcd-password", "word").code == 0
+    fed = tmp_path / "fed"
+    text = (fed / "federation.toml").read_text().replace("etcd-ca.crt", "etcd/ca.crt")
+    more = 'certificate = "/etc/etcd/site.crt"\nkey = "etcd.key"\n'
+    (fed / "federation.toml").write_text(text.replace("[register]\n", f"[register]\n{more}"))
+    (fed / "etcd").mkdir()
+    (fed / "etcd-ca.crt").rename(fed / "etcd/ca.crt")
+    done = cli("cert", "issue", "fed", "b", "--address", "192.0.2.9:7400")
+    assert "names and fed does not have: etcd.key\n" in done.out
+    assert (fed / "sites/b/etcd/ca.crt").read_text() == "an authority"
+    assert (fed / "sites/b/etcd.password").read_text() == "secret"
+    assert (fed / "sites/b/etcd.password").stat().st_mode & 0o077 == 0
+    assert {path.name for path in (fed / "sites/b").iterdir()} == {
+        *(path.name for path in (fed / "sites/a").iterdir() if path.name != "etcd-ca.crt"),
+        "etcd",
+    }
+    (fed / "etcd.key").write_text("a key")
+    assert cli("cert", "issue", "fed", "c", "--format", "json").data["missing"] == []
+    assert (fed / "sites/c/etcd.key").read_text() == "a key"
+
+
 def test_issue_never_replaces_what_a_site_has(cli: Cli, fed: Path) -> None:
     cli("cert", "issue", "fed", "a").refused("is there already", "tramfl cert renew fed a")
     cli("cert", "issue", "fed", "operator").refused("'operator'")

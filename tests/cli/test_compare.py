@@ -5,6 +5,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Cli, Process, ended, wait_for_rows
 
 GRID = ("compare", "--policies", "load-aware,random", "--seeds", "2", "--jobs", "2", "--out", "grid")
@@ -92,7 +94,23 @@ def test_bad_input_is_refused_before_anything_is_played(cli: Cli, tmp_path: Path
     cli("compare", "--policies", ",").refused("every policy once")
     cli("compare", "digits-5", "digits-5").refused("every scenario")
     cli("compare", "digits-8").refused("`digits-8`")
+    cli("compare", "--set", "seed=7").refused("--set seed", "--seeds")
+    cli("compare", "--set", "policy=random").refused("--set policy", "--policies")
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_log_has_room_for_long_names(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    names = [f"wards-of-the-northern-hospitals-in-{season}" for season in ("winter", "summer")]
+    for name in names:
+        scenario = cli("scenarios", "show", "digits-3").out.replace("digits-3", name)
+        (tmp_path / f"{name}.toml").write_text(scenario)
+    files = [f"{name}.toml" for name in names]
+    policies = ("--policies", "load-aware,random", "--seeds", "1")
+    done = cli("compare", *files, *policies, "--rounds", 2, "--target", "0.895,1", "--quiet")
+    assert done.code == 0
+    assert all(name in done.out for name in names)
+    assert "89.5 %" in done.out
 
 
 def test_what_goes_wrong_in_a_worker_is_one_sentence_too(cli: Cli) -> None:

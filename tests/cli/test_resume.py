@@ -91,6 +91,27 @@ def test_a_finished_run_resumed_stays_as_it_is(cli: Cli, tmp_path: Path) -> None
     assert files(tmp_path / "run") == before
 
 
+def test_a_files_edited_budget_counts_and_any_other_edit_is_refused(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    scenario = cli("scenarios", "show", "digits-3").out.replace('name = "digits-3"', 'name = "mine"')
+    few, more = (scenario.replace("[budget]\n", f"[budget]\nrounds = {rounds}\n") for rounds in (3, 6))
+    file.write_text(few)
+    assert cli("run", "mine.toml", "--no-training", "--policy", "random", "--seed", 2).code == 0
+    folder = tmp_path / "runs/mine-random-2"
+    before = (folder / "rounds.jsonl").read_bytes()
+    resume = ("run", "mine.toml", "--resume", "--policy", "random", "--seed", 2)
+
+    file.write_text(more.replace("variance_limit = 100.0", "variance_limit = 50.0"))
+    cli(*resume).refused("`variance_limit` is 100.0 there and 50.0 here", "another budget")
+    assert (folder / "rounds.jsonl").read_bytes() == before
+
+    file.write_text(more)
+    assert cli(*resume).code == 0
+    after = (folder / "rounds.jsonl").read_bytes()
+    assert after.startswith(before)
+    assert after.count(b"\n") == 6
+
+
 @pytest.fixture
 def run(cli: Cli, tmp_path: Path) -> Path:
     assert cli(*SHORT, "--out", "run").code == 0

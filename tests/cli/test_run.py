@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,53 @@ def test_recorded_loads_are_replayed(cli: Cli, tmp_path: Path) -> None:
     assert cli("run", "--no-training", "--rounds", 5, "--loads", "a/rounds.jsonl", "--out", "b").code == 0
     a, b = ([row["loads"]["flops"] for row in rows(tmp_path / name)] for name in "ab")
     assert a == b
+
+
+@pytest.mark.parametrize("way", [["--no-training"], ["--threads", "2"]])
+def test_a_runs_own_description_plays_it_again_as_it_was(cli: Cli, tmp_path: Path, way: list[str]) -> None:
+    assert cli("run", "--rounds", 4, "--seed", 3, "--out", "a", *way).code == 0
+    assert cli("run", "a/config.toml", "--out", "b").code == 0
+    for name in ("rounds.jsonl", "config.toml"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    resolved = tomllib.loads((tmp_path / "b/config.toml").read_text())["resolved"]
+    assert (resolved["trained"], resolved.get("threads")) == ((False, None) if len(way) == 1 else (True, 2))
+
+
+@pytest.mark.parametrize("name", ["../../escaped", "/abs", "a/b", "..", ".", "", "a\\b"])
+def test_a_scenarios_name_cannot_choose_a_folder_elsewhere(cli: Cli, tmp_path: Path, name: str) -> None:
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside/s.toml").write_text(
+        f"name = '{name}'\n[cost]\nflops_per_sample = 1e6\nmodel_bits = 1e6\n[budget]\nrounds = 2\n"
+    )
+    before = set(tmp_path.rglob("*"))
+    for command in ("run", "compare"):
+        cli(command, "inside/s.toml", "--no-training").refused(f"name = {name!r}", "no name for a folder")
+    cli("compare", "inside/s.toml", "--no-training", "--out", "inside/grid").refused(f"name = {name!r}")
+    assert set(tmp_path.rglob("*")) == before
+    assert cli("run", "inside/s.toml", "--no-training", "--out", "inside/run").code == 0
+    assert set(tmp_path.iterdir()) == {tmp_path / "inside"}
+
+
+def test_targets_and_times_are_told_with_the_digits_that_count(cli: Cli) -> None:
+    fast = ("--set", "loads.kind=constant", "--set", "loads.flops=1e14", "--set", "loads.bandwidth=1e12")
+    done = cli("run", "--rounds", 1, "--target", "0.895,0.904", *fast, "--out", "run")
+    assert "seed 0: 1 round (0 skipped)" in done.out
+    assert re.search(r"samples in 0\.00\d*[1-9]\d* s of virtual time\.", done.out)
+    assert "accuracy 89.5 %: not reached" in done.out
+    assert "accuracy 90.4 %: not reached" in done.out
+    assert "1 rounds" not in done.out
+
+
+def test_help_names_the_scenario_that_is_played_by_default(cli: Cli) -> None:
+    for command in ("run", "compare"):
+        assert "(default: digits-5-uneven)" in " ".join(cli(command, "--help").out.split())
+
+
+def test_a_run_that_ended_before_its_first_test_is_not_said_to_be_without_training(cli: Cli) -> None:
+    assert cli("run", "--rounds", 5, "--set", "evaluation.every=10", "--out", "run", "--quiet").code == 0
+    told = cli("report", "run").out
+    assert "its model was not tested: evaluation.every is 10" in told
+    assert "Scheduling only" not in told
 
 
 TINY = ("run", "--no-training", "--rounds", "2", "--out", "run")

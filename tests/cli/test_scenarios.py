@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.conftest import Cli
@@ -39,3 +41,27 @@ def test_a_file_without_a_name_is_called_after_itself(cli: Cli, tmp_path: Path) 
 
 def test_an_unknown_scenario_is_refused_with_those_there_are(cli: Cli) -> None:
     cli("scenarios", "show", "digits-4").refused("`digits-4`", "digits-5-uneven", ".toml")
+
+
+BY_DIRICHLET = "[partition]\nlayout = 'dirichlet'\nnodes = 3\n[budget]\nrounds = 2\n"
+
+
+@pytest.mark.parametrize("dataset", ["digits", "npz:scans.npz"])
+def test_layout_shows_what_a_run_of_the_same_file_divides_among_its_nodes(
+    cli: Cli, tmp_path: Path, dataset: str
+) -> None:
+    labels = np.arange(60) % 3
+    images = np.random.default_rng(0).integers(0, 256, (60, 4, 4), dtype=np.uint8)
+    np.savez(
+        tmp_path / "scans.npz",
+        train_images=images, train_labels=labels, test_images=images, test_labels=labels, classes=["a", "b", "c"],
+    )  # fmt: skip
+    (tmp_path / "mine.toml").write_text(f"seed = 4\ndataset = '{dataset}'\n{BY_DIRICHLET}")
+    done = cli("scenarios", "layout", "mine.toml")
+    assert done.code == 0
+    assert cli("run", "mine.toml", "--out", "run", "--quiet").code == 0
+    resolved = tomllib.loads((tmp_path / "run/config.toml").read_text())["resolved"]
+    heading, *nodes, _ = (line.split() for line in done.out.splitlines())
+    assert heading == ["node", *resolved["labels"], "total"]
+    shown = [[0 if count == "-" else int(count) for count in row[1:-1]] for row in nodes]
+    assert shown == resolved["held"]

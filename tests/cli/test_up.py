@@ -8,8 +8,10 @@ import signal
 from pathlib import Path
 
 from tests.conftest import Cli, Process, ended
+from tests.runtime.federations import unreadable
 from tests.runtime.test_workshop import wait_until_gone
 from tramfl.record import read_rows
+from tramfl.simulation.folder import RunFolder
 
 # What is trained, where and on how many samples: what a decision is.
 DECISION = ("node", "holder", "samples")
@@ -61,6 +63,33 @@ def test_a_killed_site_is_told_and_an_interrupt_leaves_no_process_behind(tmp_pat
     for pid in pids:
         wait_until_gone(pid)
     assert len(list(read_rows(tmp_path / "real" / "rounds.jsonl"))) > 0
+
+
+def test_a_register_that_is_silent_for_a_while_does_not_end_the_federation(tmp_path: Path, process: Process) -> None:
+    up = process(
+        *("up", "digits-3", "--sites", 3, "--rounds", 100_000, "--target", "1.0", "--keep", tmp_path / "street"),
+        *("--set", "budget.samples=100000000", "--out", tmp_path / "real"),
+    )
+    assert up.stderr is not None
+    assert any(re.match("round [1-9]", line) for line in up.stderr)
+    with unreadable(tmp_path / "street" / "register.sqlite"):
+        assert any("the rounds cannot be read at the moment" in line for line in up.stderr)
+    told = (re.match(r"round ([\d,]+)", line) for line in up.stderr)
+    rounds = (int(match[1].replace(",", "")) for match in told if match)
+    first = next(rounds)
+    assert any(later > first for later in rounds)
+    up.send_signal(signal.SIGINT)
+    done = ended(up)
+    assert done.code == 1, done
+    assert len(list(read_rows(tmp_path / "real" / "rounds.jsonl"))) > first
+
+
+def test_another_run_in_the_folder_is_replaced_only_if_that_is_asked_for(tmp_path: Path, cli: Cli) -> None:
+    assert cli("run", "--no-training", "--rounds", 9, "--out", "real").code == 0
+    up = ("up", "--sites", 2, "--rounds", 2, "--out", "real", "--quiet")
+    cli(*up).refused("already holds a run")
+    assert cli(*up, "--overwrite").code == 0
+    assert RunFolder(tmp_path / "real").way().clock == "real"
 
 
 def test_sites_and_scenario_must_fit(cli: Cli) -> None:

@@ -39,6 +39,15 @@ def test_no_sample_lies_at_two_nodes_and_the_seed_decides(partitioner: Partition
         np.testing.assert_array_equal(part, same)
 
 
+@pytest.mark.parametrize("partitioner", EVERY, ids=repr)
+def test_how_many_of_each_label_a_node_gets_does_not_depend_on_the_order_of_the_samples(
+    partitioner: Partitioner,
+) -> None:
+    for labels in (np.sort(LABELS), LABELS[::-1].copy()):
+        for part, other in zip(partitioner.partition(LABELS), partitioner.partition(labels), strict=True):
+            np.testing.assert_array_equal(np.bincount(LABELS[part]), np.bincount(labels[other]))
+
+
 def test_iid_parts_are_equal_and_use_everything() -> None:
     sizes = [len(part) for part in IidPartitioner(7).partition(LABELS)]
     assert sum(sizes) == len(LABELS)

@@ -109,6 +109,14 @@ def test_images_prepared_at_once_and_batch_by_batch_are_the_same(monkeypatch: py
     assert at_once.shape == (10, 3, 12, 12)
 
 
+@pytest.mark.parametrize("size", [12, 6, 8])
+def test_images_that_are_not_square_become_so_even_where_one_side_fits(size: int) -> None:
+    images = RNG.random((4, 1, 6, 12)).astype(np.float32)
+    samples = Samples(images, np.zeros(4, dtype=np.int64), mean=(0.5,), std=(0.5,), image_size=size, device=CPU)
+    assert samples.shape == (1, size, size)
+    assert next(iter(samples.batches(torch.arange(4), 4)))[0].shape == (4, 1, size, size)
+
+
 def test_bytes_are_normalised_on_a_scale_from_0_to_1() -> None:
     images = np.array([0, 255], dtype=np.uint8).reshape(2, 1, 1, 1)
     samples = Samples(images, np.zeros(2, dtype=np.int64), mean=(0.5,), std=(0.25,), device=CPU)

@@ -1,14 +1,20 @@
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tramfl.notation import BadInput
-from tramfl.reporting import load_run, write_figures
+from tramfl.record import RowLoads
+from tramfl.reporting import Run, figures, load_run, plots, write_figures
+from tramfl.reporting.colours import looks
+from tramfl.reporting.runs import Resolved
 
 MakeRun = Callable[..., Path]
 
@@ -72,3 +78,60 @@ def test_drawing_leaves_the_readers_own_settings_alone(make_run: MakeRun, tmp_pa
     with mpl.rc_context({"font.size": 33}):
         write_figures([load_run(make_run(rounds=3))], tmp_path / "out", "svg")
         assert mpl.rcParams["font.size"] == 33
+
+
+def drawn(run: Run) -> dict[str, Any]:
+    """Each figure as it would be written, ready to be measured."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    found: dict[str, Any] = {}
+    style: Any = figures.STYLE
+    with rc_context(style):
+        for name, draw in figures._figures([run]):
+            found[name] = Figure(figsize=(figures.COLUMN_INCHES, 2.4), layout="constrained")
+            draw(found[name])
+            found[name].canvas.draw()
+    return found
+
+
+def crowd(run: Run, nodes: int, labels: int) -> Run:
+    """The same run with so many nodes and labels, whose names are long."""
+    rows = [
+        replace(
+            row,
+            holder=row.round % nodes,
+            node=(row.round + 1) % nodes,
+            samples=(row.round,) * labels,
+            used=(row.round,) * labels,
+            loads=RowLoads((1e12,) * nodes, (1e8,) * nodes),
+        )
+        for row in run.rows
+    ]
+    names = tuple(f"a kind of thing, number {label}" for label in range(labels))
+    resolved = Resolved(held=((5,) * labels,) * nodes, labels=names)
+    return Run(run.folder, run.settings, resolved, tuple(rows), run.summary)
+
+
+@pytest.mark.parametrize(("nodes", "labels"), [(40, 30), (15, 16), (200, 100)])
+def test_the_names_of_many_nodes_and_labels_do_not_overlap(make_run: MakeRun, nodes: int, labels: int) -> None:
+    found = drawn(crowd(load_run(make_run(rounds=50)), nodes, labels))
+    for name in ("data-usage-by-node-load-aware", "data-usage-by-label-load-aware", "label-layout"):
+        axes = found[name].axes[0]
+        assert any(text.get_text() for text in axes.get_yticklabels())
+        for axis in (axes.xaxis, axes.yaxis):
+            shown = [text for text in axis.get_ticklabels() if text.get_visible() and text.get_text()]
+            boxes = [text.get_window_extent() for text in shown]
+            assert len(boxes) <= figures.MOST_MARKS, (name, axis)
+            assert not any(a.overlaps(b) for a, b in itertools.pairwise(boxes)), (name, axis)
+
+
+def test_without_a_limit_no_line_is_drawn_for_it(make_run: MakeRun) -> None:
+    for limit, lines in ((50.0, 2), (math.inf, 1)):
+        run = load_run(make_run(f"{limit}", rounds=10, variance_limit=limit))
+        variance = drawn(run)["data-usage-by-label-load-aware"].axes[1]
+        assert len(variance.lines) == lines
+        assert [text.get_text() for text in variance.texts] == ["V"] * (lines - 1)
+        labels = next(plot for plot in plots.inside([run], looks(["load-aware"])) if plot.key == "labels")
+        layout = labels.views[0]["layout"]
+        assert len(layout.get("shapes", ())) == len(layout.get("annotations", ())) == lines - 1

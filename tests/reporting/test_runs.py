@@ -27,6 +27,18 @@ def test_a_folder_of_runs_stands_for_all_of_them_in_natural_order(make_run: Make
     assert [run.seed for run in load_runs([tmp_path / "all"])] == [1, 2, 10]
 
 
+def test_of_many_runs_those_that_have_just_begun_are_left_out(make_run: MakeRun, tmp_path: Path) -> None:
+    make_run("all/a", rounds=3, seed=1)
+    begun = make_run("all/b", rounds=3, seed=2)
+    (begun / ROUNDS_FILE).write_text("")
+    assert [run.seed for run in load_runs([tmp_path / "all"])] == [1]
+    with pytest.raises(BadInput, match=r"all/b.* holds no round yet\.$"):
+        load_runs([begun])
+    (tmp_path / "all/a" / ROUNDS_FILE).write_text('{"round": 1, ')
+    with pytest.raises(BadInput, match=r"holds no round yet\.$"):
+        load_runs([tmp_path / "all"])
+
+
 def test_a_run_named_twice_is_counted_once(make_run: MakeRun, tmp_path: Path) -> None:
     make_run("all/a", rounds=3)
     assert len(load_runs([tmp_path / "all", tmp_path / "all" / "a"])) == 1

@@ -9,8 +9,10 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from tramfl.config import Evaluation
 from tramfl.record import SUMMARY_FILE, Summary
 from tramfl.reporting import Run, as_data, as_table, load_run, times_to_target, verdict
+from tramfl.reporting.summary import percent, seconds
 
 MakeRun = Callable[..., Path]
 MakeRace = Callable[..., list[Run]]
@@ -172,6 +174,37 @@ def test_a_run_of_the_scheduler_alone_is_judged_by_samples_per_second(make_run: 
     runs = [load_run(make_run(p, policy=p, training=False, targets=())) for p in ("load-aware", "time-first")]
     assert verdict(runs).startswith("Scheduling only, no model was trained: time-first schedules ")
     assert "samples per second of virtual time" in verdict(runs[:1])
+
+
+def test_runs_that_trained_but_were_never_tested_are_not_said_to_be_schedules(make_run: MakeRun) -> None:
+    options = {"training": False, "resolved": {"trained": True}, "evaluation": Evaluation(every=100), "rounds": 20}
+    runs = [load_run(make_run(p, policy=p, **options)) for p in ("load-aware", "random")]
+    assert verdict(runs) == "No model was tested: evaluation.every is 100, and no run came so far."
+    assert times_to_target(runs) == []
+    alone = verdict(runs[:1])
+    assert alone.startswith("load-aware trained ")
+    assert "its model was not tested: evaluation.every is 100, and no run came so far (seed 0)." in alone
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0.00"),
+        (0.00033, "0.00033"),
+        (0.0512, "0.0512"),
+        (0.1, "0.10"),
+        (5.0, "5.00"),
+        (12.34, "12.3"),
+        (1234.5, "1,234"),
+    ],
+)
+def test_seconds_have_about_three_digits_that_count(value: float, text: str) -> None:
+    assert seconds(value) == text
+
+
+@pytest.mark.parametrize(("share", "text"), [(0.895, "89.5 %"), (0.904, "90.4 %"), (0.7, "70 %"), (1.0, "100 %")])
+def test_a_target_is_told_as_it_was_set(share: float, text: str) -> None:
+    assert percent(share) == text
 
 
 def test_runs_without_targets_are_judged_by_their_last_accuracy(make_run: MakeRun) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -40,6 +41,17 @@ def free_ports(count: int) -> list[int]:
     for each in sockets:
         each.close()
     return ports
+
+
+@contextlib.contextmanager
+def unreadable(register: Path) -> Iterator[None]:
+    """Nobody can read, or write, a SQLite register meanwhile: whoever does needs one of the five locks of a reader.
+
+    A transaction of another connection would not do: in WAL mode it holds up writers only.
+    """
+    with Path(f"{register}-shm").open("r+b") as shared:
+        fcntl.lockf(shared, fcntl.LOCK_EX, 5, 123)  # see "The WAL-Index File Format": WAL_READ_LOCK(0) to (4)
+        yield
 
 
 class LocalFederation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,15 +13,34 @@ import pytest
 from msgspec.structs import replace
 
 from tests.conftest import Cli
-from tests.runtime.federations import LocalFederation, free_ports
+from tests.runtime.federations import LocalFederation, free_ports, unreadable
 from tramfl.cli.federation_source import FederationSource
 from tramfl.config import Budget
 from tramfl.learning.weights import digest, from_bytes
 from tramfl.notation import BadInput
 from tramfl.record import read_rows
+from tramfl.simulation.folder import RunFolder
 from tramfl.simulation.scenarios import scenario_named
 
 SCENARIO = replace(scenario_named("digits-3"), budget=Budget(rounds=100_000))
+
+THREE_LABELS = """
+import numpy as np
+import tramfl
+from torch import nn
+from tramfl.learning.datasets import Dataset
+
+def data(site=None):
+    labels = np.repeat(np.arange(3), 20)
+    inputs = np.random.default_rng(0).normal(size=(labels.size, 1, 1, 8))
+    whole = (inputs, labels, inputs, labels)
+    return Dataset.from_arrays("three", *whole, classes=("x", "y", "z"), mean=(0.0,), std=(1.0,))
+
+def model(classes, input_shape):
+    return nn.Sequential(nn.Flatten(), nn.Linear(8, classes))
+
+app = tramfl.App(model=model, data=data)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +50,12 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFedera
         federation.begin("first")
         federation.wait_for_round(10)
         yield federation
+
+
+def list_only_the_first_site(file: Path) -> None:
+    text = file.read_text()
+    second = text.index("[[site]]", text.index("[[site]]") + 1)
+    file.write_text(text[:second] + text[text.index("[register]") :])
 
 
 def test_status_shows_the_record_the_sites_and_how_well_times_were_predicted(
@@ -45,6 +71,36 @@ def test_status_shows_the_record_the_sites_and_how_well_times_were_predicted(
     assert all(site["alive"] and site["answers"] for site in found["status"]["sites"])
     assert found["status"]["record"]["ledger"]["round"] >= 10
     assert all(row["predicted_seconds"] > 0 and row["actual_seconds"] > 0 for row in found["last_rounds"])
+
+
+def test_status_shows_all_but_the_rounds_while_the_register_is_silent(federation: LocalFederation, cli: Cli) -> None:
+    with unreadable(federation.folder / "register.sqlite"):
+        shown = cli("status", federation.federation)
+        told = cli("status", federation.federation, "--format", "json")
+    assert (shown.code, told.code) == (0, 0)
+    assert "run first is running" in shown.out
+    assert "The rounds cannot be read at the moment: no site gives the rounds" in shown.out
+    assert "predicted s" not in shown.out
+    assert told.data["status"]["record"]["ledger"]["round"] >= 10
+    assert told.data["last_rounds"] == []
+    assert "the register does not answer" in told.data["last_rounds_unread"]
+    federation.wait_for_round(federation.record.round + 3)
+    after = cli("status", federation.federation, "--format", "json").data
+    assert (len(after["last_rounds"]), after["last_rounds_unread"]) == (5, None)
+
+
+def test_sites_that_only_the_run_knows_are_shown_by_their_numbers(
+    federation: LocalFederation, cli: Cli, tmp_path: Path
+) -> None:
+    fewer = tmp_path / "fewer"
+    shutil.copytree(federation.folder, fewer, ignore=shutil.ignore_patterns("sites", "register*"))
+    list_only_the_first_site(fewer / "federation.toml")
+    shown = cli("status", fewer / "federation.toml", "--rounds", 50)
+    assert shown.code == 0, shown
+    assert "site number 1" in shown.out
+    assert "site number 2" in shown.out
+    with FederationSource(fewer / "federation.toml", insecure=False) as source:
+        assert [site.name for site in source.now().sites] == ["a"]
 
 
 def test_a_site_can_ask_with_its_own_certificate(federation: LocalFederation, cli: Cli) -> None:
@@ -80,6 +136,23 @@ def test_pull_fetches_the_newest_safe_model_and_every_round(
     assert (tmp_path / "pulled" / "report.html").exists()
     again = cli("pull", federation.federation, "--out", tmp_path / "pulled", "--format", "json").data
     assert again["rounds"] >= told["rounds"]
+
+
+def test_pull_replaces_no_other_run_unless_it_is_told_to(
+    federation: LocalFederation, cli: Cli, tmp_path: Path
+) -> None:
+    pulled = tmp_path / "pulled"
+    assert cli("pull", federation.federation, "--out", pulled).code == 0
+    config = (pulled / "config.toml").read_text()
+    before = (pulled / "model.safetensors").read_bytes(), (pulled / "rounds.jsonl").read_bytes()
+    federation.wait_for_round(federation.record.round + 3)
+    for line, words in (('run = "other"\n', "a run, 'other', and this one is 'first'"), ("", "this one is 'first'")):
+        (pulled / "config.toml").write_text(config.replace('run = "first"\n', line))
+        cli("pull", federation.federation, "--out", pulled).refused("already holds a run", words, "--overwrite")
+        assert ((pulled / "model.safetensors").read_bytes(), (pulled / "rounds.jsonl").read_bytes()) == before
+    assert cli("pull", federation.federation, "--out", pulled, "--overwrite").code == 0
+    assert RunFolder(pulled).way().run == "first"
+    assert (pulled / "rounds.jsonl").read_bytes() != before[1]
 
 
 def test_pull_does_not_overwrite_a_simulated_run(federation: LocalFederation, cli: Cli, tmp_path: Path) -> None:
@@ -118,6 +191,33 @@ def test_preflight_of_a_running_site_finds_everything_in_order(federation: Local
     assert done.code == 0, done
     assert "FIX" not in done.out
     assert done.out.count("clocks agree") == 2
+
+
+class TestPreflightOfAnotherRun:
+    """A site that would end when it saw the run under way."""
+
+    @pytest.fixture
+    def site(self, federation: LocalFederation, tmp_path: Path) -> Path:
+        """A folder like that of site a, to change."""
+        shutil.copytree(federation.site_folder("a"), tmp_path / "site", ignore=shutil.ignore_patterns("state"))
+        return tmp_path / "site"
+
+    def message(self, cli: Cli, site: Path) -> str:
+        done = cli("preflight", site / "site.toml", "--format", "json")
+        assert done.code == 1
+        (found,) = (finding for finding in done.data["findings"] if finding["check"] == "run")
+        assert not found["good"]
+        return str(found["message"])
+
+    def test_other_labels_are_named(self, cli: Cli, site: Path, tmp_path: Path) -> None:
+        (tmp_path / "three_labels.py").write_text(THREE_LABELS)
+        with (site / "site.toml").open("a") as file:
+            file.write('app = "three_labels:app"\n')
+        assert "run first has 10 labels, and this site's data has 3" in self.message(cli, site)
+
+    def test_a_list_that_lacks_sites_is_named(self, cli: Cli, site: Path) -> None:
+        list_only_the_first_site(site / "federation.toml")
+        assert f"{site / 'federation.toml'} lists only 1; give this site" in self.message(cli, site)
 
 
 def test_without_certificates_nobody_is_let_in(federation: LocalFederation, cli: Cli) -> None:
@@ -188,6 +288,9 @@ def test_an_ended_run_can_be_followed_by_another(federation: LocalFederation) ->
     assert "run second begins" in federation.order("start", "second", replacing=True)
     federation.wait_for_round(3)
     assert federation.record.run == "second"
+    federation.order("stop")
+    with pytest.raises(BadInput, match="there was a run first before"):
+        federation.order("start", "first", replacing=True)
 
 
 def test_json_of_an_unreachable_federation_is_json_too(tmp_path: Path, cli: Cli) -> None:

@@ -11,8 +11,8 @@ from typing import Any, TypeVar, cast
 import pytest
 from msgspec.structs import replace
 
+from tests.runtime.sites import federation
 from tramfl.circulation.custody import Record, first_record
-from tramfl.config import Scenario
 from tramfl.runtime.node import Node
 from tramfl.runtime.orders import Orders
 from tramfl.runtime.register import ABSENT, Register
@@ -30,7 +30,7 @@ class Desk:
         self._runner = asyncio.Runner()
         self.register: Register = self.run(self._open(folder / "register.sqlite", 0))
         self.other: Register = self.run(self._open(folder / "register.sqlite", 1))
-        self.orders = Orders(cast(Node, SimpleNamespace(register=self.register, scenario=Scenario())))
+        self.orders = Orders(cast(Node, SimpleNamespace(register=self.register, federation=federation())))
 
     async def _open(self, path: Path, node: int) -> Register:
         register = SqliteRegister(path, node, lease_seconds=60)

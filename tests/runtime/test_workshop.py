@@ -133,6 +133,26 @@ def test_a_training_that_hangs_is_ended_when_it_is_given_up(
     assert workshop.pid != pid
 
 
+def test_whoever_stops_waiting_for_a_process_to_load_leaves_no_answer_behind(
+    place: Path, bench: tuple[asyncio.Runner, Workshop]
+) -> None:
+    runner, workshop = bench
+
+    async def given_up() -> None:
+        await workshop.close()
+        training = asyncio.create_task(workshop.train(place / "w0", (4, 4), 1, place / "w1"))
+        while workshop.pid is None:
+            await asyncio.sleep(0.01)
+        training.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await training
+        while not workshop.ready:  # though nobody asks for anything
+            await asyncio.sleep(0.05)
+        await workshop.train(place / "w0", (4, 4), 1, place / "w1")
+
+    runner.run(given_up())
+
+
 def test_a_scoring_that_hangs_is_ended_when_a_training_waits_for_it_in_vain(
     place: Path, bench: tuple[asyncio.Runner, Workshop], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from msgspec.structs import replace
 from torch import nn
 
@@ -13,7 +14,7 @@ import tramfl
 from tramfl.learning.datasets import Dataset
 from tramfl.learning.learner import Learner
 from tramfl.notation import BadInput, Decision
-from tramfl.record import Row
+from tramfl.record import CONFIG_FILE, ROUNDS_FILE, Row
 from tramfl.scheduling.policy import policy_named
 from tramfl.scheduling.timing import compute_seconds, transfer_seconds
 from tramfl.simulation.folder import RunFolder
@@ -82,6 +83,40 @@ def test_an_interrupt_reaches_the_caller_and_leaves_a_folder_to_resume(
     assert tramfl.simulate("digits-5-uneven", resume=True, **keys).rows == result.rows
 
 
+@pytest.mark.parametrize(
+    ("others", "words"),
+    [
+        ({"scenario": "digits-3"}, "`name` is digits-5 there and digits-3 here"),
+        ({"seed": 4}, "`seed` is 0 there and 4 here"),
+        ({"policy": "random"}, "`policy` is load-aware there and random here"),
+        ({"settings": {"wait_seconds": 7.0}}, r"`wait_seconds` is .* there and 7\.0 here"),
+        ({"train": True}, "without training"),
+    ],
+)
+def test_another_run_is_not_resumed_in_place_of_the_one_that_is_there(
+    tmp_path: Path, others: dict[str, Any], words: str
+) -> None:
+    run: dict[str, Any] = {"scenario": "digits-5", "train": False, "out": tmp_path / "run"}
+    tramfl.simulate(rounds=3, **run)
+    before = {name: (tmp_path / "run" / name).read_bytes() for name in (CONFIG_FILE, ROUNDS_FILE)}
+    with pytest.raises(BadInput, match=words):
+        tramfl.simulate(rounds=5, resume=True, **(run | others))
+    assert {name: (tmp_path / "run" / name).read_bytes() for name in before} == before
+    assert len(tramfl.simulate(rounds=5, resume=True, **run).rows) == 5
+    assert (tmp_path / "run" / ROUNDS_FILE).read_bytes().startswith(before[ROUNDS_FILE])
+
+
+def test_only_a_simulated_run_can_be_resumed(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"nowhere holds no run: there is no config\.toml in it\.$"):
+        tramfl.simulate(train=False, rounds=3, out=tmp_path / "nowhere", resume=True)
+    assert not (tmp_path / "nowhere").exists()
+    tramfl.simulate(train=False, rounds=3, out=tmp_path)
+    config = tmp_path / CONFIG_FILE
+    config.write_text(config.read_text().replace("[resolved]\n", '[resolved]\nclock = "real"\n'))
+    with pytest.raises(BadInput, match="record of a real federation; replay it with"):
+        tramfl.simulate(train=False, rounds=5, out=tmp_path, resume=True)
+
+
 class Always(nn.Module):
     """Looks at one pixel."""
 
@@ -113,15 +148,24 @@ class Steady:
         return RoundLoads([1e9, 2e9, 4e9], [[math.inf if i == j else 1e8 for j in range(3)] for i in range(3)])
 
 
-def test_model_data_policy_and_loads_may_all_be_the_users_own(tmp_path: Path) -> None:
+def blobs() -> Dataset:
     rng = np.random.default_rng(0)
     labels = np.arange(90) % 3
     images = rng.normal(size=(90, 2, 2)) + labels[:, None, None]
-    data = Dataset.from_arrays("blobs", images[:60], labels[:60], images[60:], labels[60:])
-    result = tramfl.simulate(
-        "digits-3", model=Always, data=data, policy=Cyclic(), loads=Steady(), rounds=6, out=tmp_path,
-        settings={"partition.layout": "iid", "partition.nodes": 3, "training.batch_size": 2},
-    )  # fmt: skip
+    return Dataset.from_arrays("blobs", images[:60], labels[:60], images[60:], labels[60:])
+
+
+AMONG_THREE = {"partition.layout": "iid", "partition.nodes": 3, "training.batch_size": 2}
+
+
+def on_blobs(**arguments: Any) -> tramfl.Result:
+    """Six rounds of a network of the user's own."""
+    keys: dict[str, Any] = {"model": Always, "data": blobs(), "rounds": 6, "settings": AMONG_THREE}
+    return tramfl.simulate("digits-3", **(keys | arguments))
+
+
+def test_model_data_policy_and_loads_may_all_be_the_users_own(tmp_path: Path) -> None:
+    result = on_blobs(policy=Cyclic(), loads=Steady(), out=tmp_path)
     assert [row.node for row in result.rows] == [0, 1, 2, 0, 1, 2]
     assert result.rows[0].loads.flops == (1e9, 2e9, 4e9)
     assert all(row.test_accuracy is not None for row in result.rows)
@@ -129,6 +173,55 @@ def test_model_data_policy_and_loads_may_all_be_the_users_own(tmp_path: Path) ->
     config = RunFolder(tmp_path).scenario()
     assert (config.policy, config.dataset, config.training.network) == ("cyclic", "blobs", "Always")
     assert result.summary.policy == "cyclic"
+
+
+def test_data_may_be_given_by_a_function() -> None:
+    assert on_blobs(data=blobs).rows == on_blobs(data=lambda data_dir: blobs()).rows == on_blobs().rows
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"model": lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 7))}, r"training\.network = .*7"),
+        ({"model": nn.Flatten()}, r"training\.network = 'Flatten' has no weights to train"),
+        ({"model": lambda: "a network"}, r"training\.network = .*str, not a torch\.nn\.Module"),
+        ({"data": "digits"}, r"the data gave a str, not a tramfl\.learning\.datasets\.Dataset"),
+        ({"data": lambda: [1, 2]}, "the data gave a list"),
+    ],
+)
+def test_a_network_or_data_that_cannot_be_used_are_refused(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        on_blobs(**arguments)
+
+
+def test_a_network_of_the_users_own_is_left_as_it_was_and_trains_alike_again() -> None:
+    net = Always()
+    before = {name: weight.clone() for name, weight in net.state_dict().items()}
+    first, again = (on_blobs(model=lambda: net, seed=3) for _ in range(2))
+    assert first.rows == again.rows
+    assert all(torch.equal(weight, before[name]) for name, weight in net.state_dict().items())
+
+
+def test_the_callers_threads_are_left_as_they_were() -> None:
+    before = torch.get_num_threads()
+    try:
+        for threads in (2, 3):
+            torch.set_num_threads(threads)
+            on_blobs(rounds=1)
+            assert torch.get_num_threads() == threads
+            with pytest.raises(BadInput):
+                on_blobs(model=nn.Flatten())
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_numbers_of_numpy_are_as_good_as_pythons() -> None:
+    plain = tramfl.simulate(train=False, seed=3, rounds=4, targets=(0.5, 0.75), settings={"wait_seconds": 2.0})
+    keys: dict[str, Any] = {"seed": np.int64(3), "rounds": np.int32(4), "settings": {"wait_seconds": np.float64(2)}}
+    in_array: Any = np.array([0.5, 0.75])
+    for targets in (in_array, list(in_array)):
+        assert tramfl.simulate(train=False, targets=targets, **keys) == plain
 
 
 def test_without_training_there_are_no_accuracies() -> None:

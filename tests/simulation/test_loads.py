@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 
 from tramfl import simulate
 from tramfl.config import LoadModel
+from tramfl.draws import first_holder
 from tramfl.notation import BadInput
 from tramfl.record import Row, RowDecision, RowLoads, keep_whole_rows
 from tramfl.simulation.loads import ReplayedLoads, RoundLoads, load_source
@@ -189,3 +191,31 @@ def test_times_of_a_record_hold_only_where_the_same_is_done_again() -> None:
     slow = [replace(row, compute_seconds=1000.0, transfer_seconds=1000.0) for row in result.rows]
     other = simulate("digits-5-uneven", train=False, rounds=30, policy="random", loads=ReplayedLoads(slow, 5))
     assert any(row.compute_seconds < 1000.0 for row in other.rows if row.node is not None)
+
+
+class ComesAndGoes:
+    """Loads of a federation that begins at node 3 and without node 4, which is there for every other five rounds."""
+
+    def __init__(self) -> None:
+        self._drawn = load_source(UNIFORM, 5, seed=0)
+
+    def at(self, round_: int) -> RoundLoads:
+        loads = self._drawn.at(round_)
+        there = (round_ - 1) // 5 % 2 == 1
+        flops = [math.nan if node == 4 and not there else f for node, f in enumerate(loads.flops)]
+        return dataclasses.replace(loads, flops=flops, holder=3)
+
+
+@pytest.mark.parametrize("policy", ["load-aware", "random"])
+def test_a_replay_decides_alike_where_a_site_was_late_came_back_and_was_not_drawn_to_begin(policy: str) -> None:
+    assert first_holder(0, 5) != 3
+    recorded = simulate("digits-5", train=False, rounds=60, policy=policy, loads=ComesAndGoes()).rows
+    reported = np.array([row.loads.flops for row in recorded], dtype=float)
+    assert np.array_equal(reported, [ComesAndGoes().at(row.round).flops for row in recorded], equal_nan=True)
+    assert recorded[0].holder == 3
+    assert any(row.node == 4 for row in recorded)
+
+    again = simulate("digits-5", train=False, rounds=60, policy=policy, loads=ReplayedLoads(recorded, 5)).rows
+    decisions = [[(row.node, row.samples, row.holder) for row in rows] for rows in (recorded, again)]
+    assert decisions[0] == decisions[1]
+    assert [row.total_seconds for row in again] == pytest.approx([row.total_seconds for row in recorded])

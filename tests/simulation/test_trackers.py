@@ -36,6 +36,19 @@ def test_tensorboard_shows_every_round_of_a_run_and_of_its_resumption(cli: Cli, 
     assert len(found) == 5
 
 
+def test_a_run_that_replaces_another_does_not_keep_its_curves(cli: Cli, tmp_path: Path) -> None:
+    place = tmp_path / "run/tensorboard"
+    run = (*RUN, "--no-training")
+    assert cli(*run, "--track", "tensorboard").code == 0
+    assert cli(*run, "--seed", 1, "--overwrite", "--track", "tensorboard").code == 0
+    events = EventAccumulator(str(place))
+    events.Reload()
+    assert [event.step for event in events.Tensors("total_seconds")] == [1, 2, 3]
+    assert len(list(place.iterdir())) == 1
+    assert cli(*run, "--seed", 2, "--overwrite").code == 0
+    assert not place.exists()
+
+
 def query(store: Path, sql: str) -> list[tuple[Any, ...]]:
     connection = sqlite3.connect(store)
     try:

@@ -98,6 +98,11 @@ class Following(Struct, frozen=True):
 class Halted(Struct, frozen=True):
     """I hold the model of a run that is paused or stopped."""
 
+    ticket: int | None = None
+    """While the newest weights lie here alone: of the question who could take a copy."""
+    links: dict[NodeId, float] = {}
+    """Who answered it, and the bandwidth from here."""
+
 
 class StandingBy(Struct, frozen=True):
     """The holder is lost and I have only the safe copy: whoever has the newest goes first."""

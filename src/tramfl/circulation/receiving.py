@@ -12,6 +12,7 @@ from tramfl.circulation.changes import MarkSafe
 from tramfl.circulation.commands import Acknowledge, CancelSend, Refuse, SendModel, Store, Swap, Wake
 from tramfl.circulation.events import (
     Acknowledged,
+    LoadReported,
     ModelArrived,
     RegisterSilent,
     SendFailed,
@@ -19,8 +20,8 @@ from tramfl.circulation.events import (
     StoreFailed,
     Woke,
 )
-from tramfl.circulation.phases import Assignment, Backup, Copy, Incoming, Offer, State
-from tramfl.circulation.rounds import Step, current, issue, keep
+from tramfl.circulation.phases import Assignment, Backup, Copy, Halted, Incoming, Offer, State
+from tramfl.circulation.rounds import Step, current, halt, issue, keep
 from tramfl.notation import NodeId
 
 
@@ -66,8 +67,34 @@ def start_backup(state: State, assignment: Assignment) -> Step:
     enough = rounds >= state.limits.unsafe_rounds or seconds >= state.limits.unsafe_seconds
     # Of a run that has come to rest, nothing shall lie at one node alone.
     enough = enough or record.status != "running"
-    links = _links(state, assignment)
-    if state.backup is not None or record.weights.digest == record.safe.digest or not enough or not links:
+    return _ship(state, _links(state, assignment)) if enough else (state, ())
+
+
+def load_reported_at_rest(state: State, event: LoadReported) -> Step:
+    """Somebody is there who could take a copy."""
+    phase = state.phase
+    assert isinstance(phase, Halted)
+    links = {**phase.links, event.node: event.bandwidth} if event.bandwidth > 0 else phase.links
+    return replace(state, phase=replace(phase, links=links)), ()
+
+
+def woke_at_rest(state: State, event: Woke) -> Step:
+    """Send a copy to the best of those who answered, and see later whether that was enough."""
+    phase = state.phase
+    assert isinstance(phase, Halted)
+    if state.backup is not None and state.backup.in_doubt_at is not None:
+        # Nobody else will move this record: ask the register again, which makes a swap once at most.
+        state, shipped = backup_acknowledged(state, Acknowledged(event.at, state.backup.ticket))
+    else:
+        state, shipped = _ship(state, phase.links)
+    state, commands = halt(state)
+    return state, (*shipped, *commands)
+
+
+def _ship(state: State, links: dict[NodeId, float]) -> Step:
+    """Send the newest weights to another node, unless that is done or under way."""
+    record = current(state)
+    if state.backup is not None or record.weights.digest == record.safe.digest or not links:
         return state, ()
     # Whoever did not take the last copy is asked again only after everybody else.
     to = max(links, key=lambda n: (n not in state.unfit, links[n], -n))
@@ -103,12 +130,12 @@ def backup_acknowledged(state: State, event: Acknowledged) -> Step:
     if record is None:
         return replace(state, backup=None), ()
     state, ticket = issue(state)
-    state = replace(state, backup=replace(backup, ticket=ticket))
+    state = replace(state, backup=replace(backup, ticket=ticket, in_doubt_at=None))
     return state, (Swap(ticket, seen.revision, record, backup.change.epoch),)
 
 
 def backup_given_up(state: State, event: SendFailed | Woke) -> Step:
-    """No copy this time; a later commit will try again."""
+    """No copy this time; a later commit will try again, or the holder at rest."""
     backup = state.backup
     assert backup is not None
     cancel = (CancelSend(event.ticket),) if isinstance(event, Woke) else ()

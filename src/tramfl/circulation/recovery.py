@@ -27,7 +27,7 @@ from tramfl.circulation.phases import (
     Swapping,
     Training,
 )
-from tramfl.circulation.rounds import Step, current, gather, issue, propose, train
+from tramfl.circulation.rounds import Step, current, gather, halt, issue, propose, train
 from tramfl.notation import Digest
 
 
@@ -106,7 +106,7 @@ def take_stock(state: State, at: float) -> Step:
     if not state.has(record.weights.digest):
         return propose(state, Resign(record.epoch, state.has(record.safe.digest)))
     if record.status != "running":
-        return replace(state, phase=Halted()), ()
+        return halt(state)
     accepted = state.accepted
     if accepted is not None:
         state = replace(state, accepted=None)

@@ -37,12 +37,23 @@ def keep(state: State, copy: Copy) -> State:
 def gather(state: State, attempt: Attempt) -> Step:
     """Step 1 of a round, or a halt where the run is not running."""
     if current(state).status != "running":
-        return replace(state, phase=Halted()), ()
+        return halt(state)
     state, ticket = issue(state)
     asked = frozenset(range(state.nodes)) - attempt.excluded
     phase = Gathering(ticket, attempt, {}, asked - state.absent)
     ask = AskLoads(ticket, current(state).round + 1, tuple(sorted(asked)))
     return replace(state, phase=phase), (ask, Wake(ticket, state.limits.load_reply))
+
+
+def halt(state: State) -> Step:
+    """The run does not run: rest, but not before somebody else has the newest weights too."""
+    record = current(state)
+    others = tuple(node for node in range(state.nodes) if node != state.me)
+    if record.weights.digest == record.safe.digest or not others:
+        return replace(state, phase=Halted()), ()
+    state, ticket = issue(state)
+    ask = AskLoads(ticket, record.round + 1, others)
+    return replace(state, phase=Halted(ticket)), (ask, Wake(ticket, state.limits.load_reply))
 
 
 def train(state: State, attempt: Attempt, assignment: Assignment, transfer_seconds: float) -> Step:

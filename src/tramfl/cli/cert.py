@@ -56,13 +56,18 @@ def issue(
     place = founding.site_folder(folder, name)
     if place.exists():
         raise BadInput(f"{place} is there already; tramfl cert renew {folder} {name} makes it last longer.")
+    enclosed, missing = founding.enclosed_with(federation)
     founding.add_site(certificates.Authority.load(folder), folder, name, address, days)
+    founding.enclose(place, enclosed)
     (place / founding.FEDERATION_FILE).write_bytes(federation.path.read_bytes())
     add = "" if listed else f'[[site]]\nname = "{name}"\naddress = "{address or "host:port"}"\n'
     if format_ is Format.json:
-        print(json.dumps({"name": name, "folder": str(place), "address": address, "add": add}, indent=2))
+        told = {"name": name, "folder": str(place), "address": address, "add": add, "missing": missing}
+        print(json.dumps(told, indent=2))
         return
     print(f"Copy {place}/ to site {name}.")
+    if missing:
+        print(f"Put there too what [register] in federation.toml names and {folder} does not have:", *missing)
     if add:
         print(
             "Before the next run, add these lines to federation.toml, here and at every site "

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tramfl.cli.federations import runtime
-from tramfl.notation import BadInput
+from tramfl.notation import BadInput, NodeId
 from tramfl.record import Row
 from tramfl.reporting.dashboard.source import Doing, Now, SiteNow, Status
 
@@ -80,7 +80,7 @@ class FederationSource:
             clock="real",
             epoch=record.epoch if record is not None else None,
             round=record.round + 1 if record is not None else None,
-            holder=record.holder if record is not None else None,
+            holder=_holder(status),
             receiver=next(
                 (s.report.to for s in status.sites if s.report is not None and s.report.to is not None), None
             ),
@@ -123,8 +123,8 @@ async def _made(file: Path, insecure: bool) -> Operator:
 
 
 def _site(site: SiteStatus, status: FederationStatus) -> SiteNow:
-    report, record = site.report, status.record
-    holder = status.sites[record.holder].report if record is not None and record.holder is not None else None
+    report, number = site.report, _holder(status)
+    holder = status.sites[number].report if number is not None else None
     return SiteNow(
         name=site.site,
         alive=site.answers or site.alive,
@@ -134,6 +134,12 @@ def _site(site: SiteStatus, status: FederationStatus) -> SiteNow:
         bandwidth=holder.bandwidth.get(site.site) if holder is not None else None,
         held=report.held if report is not None else None,
     )
+
+
+def _holder(status: FederationStatus) -> NodeId | None:
+    """Who has the model, if it is one of the sites that are watched: a file may list fewer than the run has."""
+    holder = status.record.holder if status.record is not None else None
+    return holder if holder is not None and holder < len(status.sites) else None
 
 
 def _message(status: FederationStatus, record: Record | None) -> str:

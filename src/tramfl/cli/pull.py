@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 def pull(
     file: FederationArgument = FEDERATION_FILE,
     out: Annotated[Path | None, typer.Option(help="Folder to write (default: runs/RUN).")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace another run in the folder.")] = False,
     insecure: InsecureOption = False,
     format: FormatOption = Format.text,
 ) -> None:
@@ -41,34 +42,47 @@ def pull(
                 raise BadInput(f"no run has begun in {status.federation!r}: there is no model to fetch.")
             folder = out or Path("runs") / status.record.run
             with RunFolder(folder).alone():
+                if not overwrite:
+                    _check_same_run(RunFolder(folder), status.record.run)
                 status, summary = await collect(hand, folder)
             return status, folder, summary
 
     status, folder, summary = run(work)
-    record = status.record
+    record, model = status.record, status.model
     assert record is not None
+    assert model is not None
     if summary.rounds:
         write_report([folder], folder)
-    told = {"folder": str(folder), "run": record.run, "safe_round": record.safe.round, "rounds": summary.rounds}
+    told = {"folder": str(folder), "run": record.run, "safe_round": model.round, "rounds": summary.rounds}
     if format is Format.json:
-        print(json.dumps({**told, "digest": record.safe.digest}, indent=2))
+        print(json.dumps({**told, "digest": model.digest}, indent=2))
     else:
         Console(highlight=False, markup=False, soft_wrap=True).print(
-            f"{folder}: the model of {record.run} after round {record.safe.round:,}, and {summary.rounds:,} rounds."
+            f"{folder}: the model of {record.run} after round {model.round:,}, and {summary.rounds:,} rounds."
         )
 
 
 async def collect(hand: Operator, folder: Path) -> tuple[FederationStatus, Summary]:
-    """Write a run's folder as a simulation would leave it; an earlier pull of the same run is brought up to date.
+    """Write a run's folder as a simulation would leave it, in place of whatever run is there.
 
     The folder is there already, and nobody else writes to it (`RunFolder.alone`).
     """
-    target = RunFolder(folder)
-    if target.holds_run and target.way().clock != "real":
-        target.check_free()
     status = await hand.fetch(folder / MODEL_FILE, lambda _: None)
     rows = await hand.rows(status)
-    return status, write_run(target, hand.federation.file.run, status, rows)
+    return status, write_run(RunFolder(folder), hand.federation.file.run, status, rows)
+
+
+def _check_same_run(folder: RunFolder, run: str) -> None:
+    """An earlier pull of the same run is brought up to date; any other run, one without a name included, is kept."""
+    if not folder.holds_run:
+        return
+    way = folder.way()
+    if way.clock != "real" or way.run != run:
+        held = f"a run, {way.run!r}," if way.run is not None else "a run"
+        raise BadInput(
+            f"{folder.path} already holds {held} and this one is {run!r}; add --overwrite to replace it,"
+            " or --out for another folder."
+        )
 
 
 def write_run(folder: RunFolder, scenario: Scenario, status: FederationStatus, rows: list[Row]) -> Summary:
@@ -82,10 +96,12 @@ def write_run(folder: RunFolder, scenario: Scenario, status: FederationStatus, r
     setting = Setting(np.array(held, dtype=np.int64), cost, told.labels)
     # What a replay in simulation must charge: the real model's cost.
     charged = replace(scenario, cost=Cost(flops_per_sample=cost.flops_per_sample, model_bits=cost.model_bits))
-    way = Way(trained=True, clock="real", sites=tuple(site.site for site in status.sites))
+    record = status.record
+    names = tuple(site.site for site in status.sites)
+    way = Way(trained=True, clock="real", sites=names, run=record.run if record is not None else None)
     folder.describe(charged, setting, way)
     keep_whole_rows(folder.path / ROUNDS_FILE, rows)
-    finished = status.record is not None and status.record.status == "stopped"
+    finished = record is not None and record.status == "stopped"
     summary = summary_of(charged, rows, cost, finished=finished)
     folder.conclude(summary)
     return summary

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from tramfl.cli.federations import FEDERATION_FILE, FederationArgument, InsecureOption, operator, run
 from tramfl.cli.options import Format, FormatOption
+from tramfl.notation import BadInput
 from tramfl.record import Row
 
 if TYPE_CHECKING:
@@ -38,32 +39,34 @@ def status(
 ) -> None:
     """Show how a federation is doing."""
 
-    async def work() -> tuple[FederationStatus, list[Row]]:
+    async def work() -> tuple[FederationStatus, list[Row], str | None]:
         async with operator(file, insecure) as hand:
             found = await hand.status()
             last = found.record.round if found.record is not None else 0
-            return found, await hand.rows(found, max(1, last - rounds + 1)) if rounds and last else []
+            try:
+                return found, await hand.rows(found, max(1, last - rounds + 1)) if rounds and last else [], None
+            except BadInput as error:  # a register that is silent is when one most wants to see the rest
+                return found, [], str(error)
 
-    found, rows = run(work)
-    names = [site.site for site in found.sites]
-    times = [times_of(row, names) for row in rows]
+    found, rows, unread = run(work)
+    times = [times_of(row, found) for row in rows]
     if format is Format.json:
-        whole = {"status": found, "last_rounds": times}
+        whole = {"status": found, "last_rounds": times, "last_rounds_unread": unread}
         print(msgspec.json.format(msgspec.json.encode(whole), indent=2).decode())
     else:
-        _print(found, times, names)
+        _print(found, times, unread)
     if not found.answering:
         raise typer.Exit(1)
 
 
-def times_of(row: Row, names: Sequence[str]) -> Times:
+def times_of(row: Row, found: FederationStatus) -> Times:
     """A row's predicted and actual seconds."""
     actual = row.compute_seconds + row.transfer_seconds + row.idle_seconds
-    node = names[row.node] if row.node is not None else None
+    node = found.name_of(row.node) if row.node is not None else None
     return Times(row.round, node, row.decision.predicted_seconds, actual, row.test_accuracy)
 
 
-def _print(found: FederationStatus, times: Sequence[Times], names: Sequence[str]) -> None:
+def _print(found: FederationStatus, times: Sequence[Times], unread: str | None) -> None:
     console = Console(highlight=False)
     record = found.record
     if not found.answering:
@@ -71,8 +74,8 @@ def _print(found: FederationStatus, times: Sequence[Times], names: Sequence[str]
     elif record is None:
         console.print(f"{found.federation}: no run has begun.")
     else:
-        holder = names[record.holder] if record.holder is not None else "nobody"
-        copies = ", ".join(names[n] for n in record.safe.copies)
+        holder = found.name_of(record.holder) if record.holder is not None else "nobody"
+        copies = ", ".join(map(found.name_of, record.safe.copies))
         console.print(
             f"{found.federation}: run {record.run} is {record.status}; round {record.round:,}, epoch {record.epoch},"
             f" the model is at {holder}."
@@ -85,6 +88,8 @@ def _print(found: FederationStatus, times: Sequence[Times], names: Sequence[str]
     for site in found.sites:
         table.add_row(*_cells(site))
     console.print(table)
+    if unread is not None:
+        console.print(f"The rounds cannot be read at the moment: {unread}", markup=False, soft_wrap=True)
     if times:
         table = Table("round", "trained at", "predicted s", "actual s", "accuracy")
         for one in times:

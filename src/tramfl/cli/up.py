@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 0.25
 READY_SECONDS = 180.0
 REST_SECONDS = 10.0
+HOME_SECONDS = 60.0
+"""How long a register that does not give the record of an ended run is asked again."""
 
 
 def up(
@@ -239,7 +241,7 @@ async def _travel(street: _Street, folder: Path, show: _Show) -> Summary:
             show.say(f"sites and their processes: {pids}")
             show.say(await _begin(hand, street))
             await _follow(street, hand, show, interrupted)
-        return (await collect(hand, folder))[1]
+        return await _brought_home(hand, folder)
     finally:
         await hand.close()
 
@@ -264,13 +266,19 @@ async def _ready(street: _Street, hand: Operator, interrupted: asyncio.Event) ->
 
 async def _follow(street: _Street, hand: Operator, show: _Show, interrupted: asyncio.Event) -> None:
     rows: list[Row] = []
+    silent = False
     while True:
         status = await hand.status()
         if not status.answering:
             raise BadInput("all sites are gone; nothing could be fetched.")
         record = status.record
         if record is not None:
-            rows = await hand.rows(status, max(1, record.round - 20))
+            try:
+                rows, silent = await hand.rows(status, max(1, record.round - 20)), False
+            except BadInput as error:  # a register may be silent for a moment: the sites try again, and so does this
+                if not silent:
+                    show.say(f"the rounds cannot be read at the moment: {error}")
+                silent = True
             show.update(status, rows)
             if interrupted.is_set() or record.status == "stopped":
                 break
@@ -292,6 +300,18 @@ async def _settled(hand: Operator, status: FederationStatus) -> None:
         rests = status.revision == before and not doing & {"training", "storing", "swapping"}
         if rests and record is not None and (record.safe.round == record.round or len(status.answering) == 1):
             break
+
+
+async def _brought_home(hand: Operator, folder: Path) -> Summary:
+    """Model and record of the run: the sites and all they have are gone after this."""
+    until = time.monotonic() + HOME_SECONDS
+    while True:
+        try:
+            return (await collect(hand, folder))[1]
+        except BadInput:
+            if time.monotonic() > until:
+                raise
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 def _print(summary: Summary, folder: Path) -> None:

@@ -39,7 +39,9 @@ class IidPartitioner:
     def partition(self, labels: NDArray[np.int64]) -> list[Indices]:
         """The samples of each node."""
         _check_parts(self.num_partitions, len(labels))
-        order = np.random.default_rng(self.seed).permutation(len(labels))
+        # By label first: how many of each a node gets then depends on their counts alone, not on the samples' order.
+        by_label = np.argsort(labels, kind="stable")
+        order = by_label[np.random.default_rng(self.seed).permutation(len(labels))]
         return list(np.array_split(order, self.num_partitions))
 
 

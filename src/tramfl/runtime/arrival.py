@@ -17,7 +17,9 @@ from tramfl.runtime.wire import CHUNK_BYTES, Consignment
 OFFSET_BYTES = 8
 """A frame is the offset of its bytes in the file, big-endian, and the bytes."""
 MOST = 1 << 53
-"""No round, epoch, ticket or count is as large as this."""
+"""No round, epoch or count is as large as this."""
+MOST_TICKET = 1 << 63
+"""Tickets count on from life to life of a site: the upper half is how often it began."""
 SETTLE_BYTES = 8 << 20
 """How much may be written before it is made durable, while more arrives."""
 
@@ -39,7 +41,7 @@ def check_consignment(consignment: Consignment, sender: NodeId, sites: int) -> N
     offer = consignment.offer
     if not DIGEST.fullmatch(offer.digest):
         raise Unfit("a digest is 64 small hexadecimal digits")
-    if not all(0 <= number < MOST for number in (offer.epoch, offer.round, offer.ticket)):
+    if not (all(0 <= number < MOST for number in (offer.epoch, offer.round)) and 0 <= offer.ticket < MOST_TICKET):
         raise Unfit("epoch, round and ticket must be whole numbers from 0 on")
     if not 0 < consignment.size < MOST:
         raise Unfit(f"{consignment.size} bytes are no size for weights")

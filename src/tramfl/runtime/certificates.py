@@ -207,13 +207,17 @@ def unfit(
     name: str,
     hosts: Sequence[str] = (),
     now: datetime | None = None,
+    sources: tuple[str, str, str] = ("the certificate", "the certificate's key", "ca.crt"),
 ) -> list[str]:
-    """Why this certificate will not do for `name` at `hosts`, a sentence each; nothing where it will."""
-    info = describe(certificate_pem, now, "the certificate")
+    """Why this certificate will not do for `name` at `hosts`, a sentence each; nothing where it will.
+
+    `sources` is what errors call certificate, key and authorities.
+    """
+    info = describe(certificate_pem, now, sources[0])
     found: list[str] = []
-    if not key_fits(certificate_pem, key_pem, "the certificate's key"):
+    if not key_fits(certificate_pem, key_pem, sources[1]):
         found.append("The key does not belong to the certificate.")
-    if not issued_by(certificate_pem, authorities_pem, "the certificate"):
+    if not issued_by(certificate_pem, authorities_pem, sources[2]):
         found.append("None of the authorities issued the certificate.")
     if (wrong := out_of_date(info, now)) is not None:
         found.append(wrong)

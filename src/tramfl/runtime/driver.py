@@ -22,7 +22,7 @@ from tramfl.circulation import events as on
 from tramfl.circulation.machine import advance
 from tramfl.circulation.phases import Limits, Sending, State, Swapping, Training
 from tramfl.draws import deciding
-from tramfl.notation import Counts, Digest, ModelCost, NodeId
+from tramfl.notation import Counts, Decision, Digest, ModelCost, NodeId
 from tramfl.record import Scores, row_of
 from tramfl.runtime.journal import Log
 from tramfl.runtime.register import LeaseLost, Register, Silent
@@ -33,6 +33,10 @@ from tramfl.runtime.workshop import Made, WorkFailed, Workshop
 from tramfl.scheduling.policy import Policy, check_decision
 
 ENDED = "the site takes no part in the run any more"
+
+
+MOST_HELD = 1 << 50
+"""Of all labels together, a site has no more samples than the scheduler can count exactly."""
 
 
 class Surroundings(Protocol):
@@ -81,6 +85,8 @@ class Driver:
         limits: Limits,
         cost: ModelCost,
         policy: Policy,
+        policy_name: str,
+        wait_seconds: float,
         register: Register,
         store: Store,
         workshop: Workshop,
@@ -90,7 +96,8 @@ class Driver:
         incarnation: int,
     ) -> None:
         self.run, self.store = run, store
-        self._names, self._seed, self._cost, self._policy = names, seed, cost, policy
+        self._names, self._seed, self._cost = names, seed, cost
+        self._policy, self._policy_name, self._wait_seconds = policy, policy_name, wait_seconds
         self._register, self._workshop, self._site = register, workshop, surroundings
         self._clock, self._log = clock, log
         self.held: Counts = np.zeros((len(names), labels), dtype=np.int64)
@@ -251,10 +258,16 @@ class Driver:
     async def _deciding(self, command: do.Decide) -> None:
         rng = deciding(self._seed, command.ledger.round + 1)
         held = self.held.copy()
-        decision = await asyncio.to_thread(
-            self._policy.decide, command.ledger, command.loads, held, self.state.me, self._cost, rng
-        )
-        check_decision(decision, command.loads, held)
+        try:
+            decision = await asyncio.to_thread(
+                self._policy.decide, command.ledger, command.loads, held, self.state.me, self._cost, rng
+            )
+            check_decision(decision, command.loads, held)
+        except Exception as error:
+            # A policy that fails costs a round, not the site: what it was told came from others.
+            self._log("not-decided", reason=f"{type(error).__name__}: {error}")
+            why = "Nobody trains: the policy failed, see this site's log."
+            decision = Decision(self._policy_name, None, (0,) * held.shape[1], 0.0, 0.0, self._wait_seconds, why)
         self.tell(on.Decided(self._clock(), command.ticket, decision))
 
     def _wake(self, command: do.Wake) -> None:
@@ -385,11 +398,11 @@ class Driver:
 
 def _wrong(load: Load, bandwidth: float, labels: int) -> str | None:
     """What keeps a report from being used; whoever sends it may be mistaken, or worse."""
-    if not (math.isfinite(load.flops) and load.flops > 0):
+    if not (math.isfinite(load.flops) and load.flops >= 1):
         return f"{load.flops} FLOPS"
-    if not (math.isfinite(bandwidth) and bandwidth > 0):
+    if not (math.isfinite(bandwidth) and bandwidth >= 1):
         return f"{bandwidth} bit/s"
-    if len(load.held) != labels or any(not 0 <= count < 1 << 48 for count in load.held):
+    if len(load.held) != labels or any(not 0 <= count <= MOST_HELD // labels for count in load.held):
         return f"it holds {load.held} of {labels} labels"
     return None
 

@@ -5,7 +5,7 @@ The files are written as text, not dumped: their comments are what an operator r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from tramfl.notation import BadInput
 from tramfl.runtime.certificates import SITE_DAYS, Authority, write_private
 from tramfl.runtime.settings import (
     OPERATOR,
+    Federation,
     FederationFile,
     RegisterSettings,
     SiteEntry,
@@ -96,9 +97,31 @@ def found(plan: Plan, folder: Path, now: datetime | None = None) -> None:
         add_site(authority, folder, site.name, site.address, plan.days, now)
     text = federation_toml(_with_one_register(plan, folder))
     for place in (*(site_folder(folder, site.name) for site in plan.site), folder):
-        for name, content in enclosed.items():
-            write_private(place / name, content)
+        enclose(place, enclosed)
         (place / FEDERATION_FILE).write_text(text, encoding="utf-8")
+
+
+def enclose(place: Path, files: Mapping[str, bytes]) -> None:
+    """Put files beside a federation.toml, by the names that it has for them; a password may be among them."""
+    for name, content in files.items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        write_private(place / name, content)
+
+
+def enclosed_with(federation: Federation) -> tuple[dict[str, bytes], list[str]]:
+    """What the register's settings name beside federation.toml, and the names of what is not there.
+
+    A path that leads elsewhere is each site's own affair.
+    """
+    register = federation.file.register
+    named = (register.authorities, register.certificate, register.key, register.password_file)
+    beside = [n for n in dict.fromkeys(named) if n is not None and _lies_beside(Path(n).expanduser())]
+    there = [name for name in beside if federation.beside(name).exists()]
+    return {name: _read(federation.beside(name)) for name in there}, [n for n in beside if n not in there]
+
+
+def _lies_beside(path: Path) -> bool:
+    return not path.is_absolute() and ".." not in path.parts
 
 
 def _read(path: Path) -> bytes:

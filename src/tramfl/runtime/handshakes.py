@@ -10,6 +10,7 @@ refuses the certificate of a site it calls leaves the same lines.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -79,7 +80,7 @@ def _follow(reading: int, before: int, log: Callable[..., None]) -> None:
             _sort(line, before, valve)
         if len(rest) > MOST_LINE_BYTES or not CORE_LINE.match(rest):
             # Half a line of someone else's, perhaps a prompt: it must not wait for its other half.
-            os.write(before, rest)
+            _pass_on(before, rest)
             rest = b""
 
 
@@ -89,7 +90,13 @@ def _sort(line: bytes, before: int, valve: _Valve) -> None:
     if reason is not None:
         valve.tell(reason, time.monotonic())
     elif not any(noise in line for noise in NOISE) and not (core and line.startswith(b"I")):
-        os.write(before, line + b"\n")
+        _pass_on(before, line + b"\n")
+
+
+def _pass_on(before: int, text: bytes) -> None:
+    """Where nobody can take it any more, it is lost: whoever writes must not wait for ever, for this thread reads."""
+    with contextlib.suppress(OSError):
+        os.write(before, text)
 
 
 class _Valve:

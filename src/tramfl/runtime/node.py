@@ -34,7 +34,7 @@ from tramfl.runtime.journal import Journal
 from tramfl.runtime.leaving import hand_on
 from tramfl.runtime.manifest import Manifest
 from tramfl.runtime.metrics import Metrics
-from tramfl.runtime.orders import Orders, check_run_name
+from tramfl.runtime.orders import Orders, check_run_name, misfit
 from tramfl.runtime.probe import ComputeMeter, History, LinkMeter, Machine
 from tramfl.runtime.register import LeaseLost, Register, Silent, Standing
 from tramfl.runtime.scoring import Scorer, with_scores
@@ -57,6 +57,8 @@ from tramfl.runtime.wire import (
 from tramfl.runtime.workshop import Build, Built, WorkFailed, Workshop
 from tramfl.scheduling.policy import PolicySettings, policy_named
 
+MOST_LIVES = 1 << 31
+"""A ticket has room for so many lives of a site."""
 KEPT_RUNS = 2
 """Weights of the run at hand, and of the one before it."""
 PROBE_SECONDS = 1.0
@@ -90,7 +92,7 @@ class Node:
         self.manifest: Manifest | None = None
         self.store: Store | None = None
         """Where arriving weights go; None before a run has begun."""
-        self.workshop = Workshop(Build.of(site))
+        self.workshop = Workshop(Build.of(site), log)
         self._server = Server(site.listen, credentials, federation, self, log)
         self._orders = Orders(self)
         self._metrics_port = metrics
@@ -105,7 +107,7 @@ class Node:
         self._tasks: set[asyncio.Task[None]] = set()
         self._ending = False
         self._incarnation = 0
-        self._lives = 0
+        self._unfit_run: str | None = None
 
     # Life.
 
@@ -156,9 +158,12 @@ class Node:
         path = self.state_folder / "incarnation"
         try:
             before = int(path.read_text()) if path.exists() else 0
+            lost = not 0 <= before < MOST_LIVES
         except (OSError, ValueError):
-            # A count of lives that is lost must not repeat a ticket: the clock is far past any count.
-            before = int(time.time())
+            lost = True
+        if lost:
+            # It must not repeat a ticket: the clock is far past any count, and as far below what a ticket can hold.
+            before = int(time.time()) % MOST_LIVES
         write_atomically(path, str(before + 1).encode())
         return before + 1
 
@@ -307,7 +312,8 @@ class Node:
             self.log.at(record.run, record.epoch, record.round)
             if self.driver is None or self.driver.run != record.run:
                 await self._begin(record)
-            assert self.driver is not None
+            if self.driver is None or self.driver.run != record.run:
+                return
             if before is not None and before.versioned is not None and record.epoch > before.versioned.record.epoch:
                 self.log("taken-over", holder=self._name(record.holder), safe=record.safe.round)
             if versioned.revision > known:
@@ -319,10 +325,20 @@ class Node:
 
     async def _begin(self, record: Record) -> None:
         """Take part in a run: this life's first, or one that has just begun."""
+        try:
+            self._check_record(record)
+        except BadInput as error:
+            if record.status != "stopped":
+                raise
+            # Nothing is left to do in a run that has ended; the next may fit.
+            if self._unfit_run != record.run:
+                self._unfit_run = record.run
+                self.log("not-joined", reason=str(error))
+            return
         if self.driver is not None:
             await self.driver.end()
-        self._check_record(record)
-        self._lives += 1
+            # Another run, another life: its tickets must not be mistaken for those of the last.
+            self._incarnation = self._next_incarnation()
         # Checking what is on disk reads all of it: the lease must not wait for that.
         store = await asyncio.to_thread(Store, self.run_folder(record.run))
         for damaged in store.damaged:
@@ -336,13 +352,15 @@ class Node:
             limits=self.federation.limits,
             cost=self.cost,
             policy=self.policy,
+            policy_name=self.scenario.policy,
+            wait_seconds=self.scenario.wait_seconds,
             register=self.register,
             store=store,
             workshop=self.workshop,
             surroundings=self,
             clock=self.now,
             log=self.log,
-            incarnation=(self._incarnation << 8) + self._lives,
+            incarnation=self._incarnation,
         )
         self.driver.held[self.me] = self.held
         self.store = store
@@ -352,16 +370,8 @@ class Node:
 
     def _check_record(self, record: Record) -> None:
         check_run_name(record.run)
-        if len(record.ledger.used) != len(self.held):
-            raise BadInput(
-                f"run {record.run} has {len(record.ledger.used)} labels, and this site's data has {len(self.held)};"
-                " every site needs the same labels."
-            )
-        if record.holder is not None and record.holder >= len(self.names):
-            raise BadInput(
-                f"run {record.run} has a site number {record.holder}, and {self.federation.path} lists only"
-                f" {len(self.names)}; give this site the federation's newest file."
-            )
+        if wrong := misfit(record, self.federation, len(self.held)):
+            raise BadInput(wrong)
 
     def run_folder(self, run: str) -> Path:
         """Where the weights of a run lie here."""
@@ -586,7 +596,7 @@ class Node:
             round=record.round if record is not None else None,
             progress=driver.progress if driver is not None else None,
             to=phase.to if isinstance(phase, Sending) else None,
-            flops=self.compute.expected(),
+            flops=self.compute.expected() if self.workshop.ready else None,
             bandwidth={name: bits for name, bits in known.items() if bits is not None},
             held=self.held,
             labels=self.built.labels if self.built is not None else (),

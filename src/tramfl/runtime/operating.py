@@ -12,10 +12,11 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from tramfl.circulation.custody import Record
+from tramfl.circulation.custody import Record, Safe
 from tramfl.config import is_loopback, read_toml
 from tramfl.notation import BadInput, Digest, NodeId
 from tramfl.record import Row
+from tramfl.runtime.certificates import unfit
 from tramfl.runtime.register import Standing
 from tramfl.runtime.settings import OPERATOR, Federation, Site, host_and_port, read_federation, read_site
 from tramfl.runtime.transport import Credentials, Peers, Refusal, Unreachable
@@ -51,6 +52,22 @@ class FederationStatus(Struct, frozen=True, kw_only=True):
     def answering(self) -> tuple[NodeId, ...]:
         """The numbers of the sites that answer."""
         return tuple(number for number, site in enumerate(self.sites) if site.answers)
+
+    def name_of(self, node: NodeId) -> str:
+        """A site's name; its number where the operator's file lists fewer sites than the run has."""
+        return self.sites[node].site if node < len(self.sites) else f"site number {node}"
+
+    @property
+    def model(self) -> Safe | None:
+        """What a fetch brings: the safe weights; at a run's end, or of the only site, the newest that there are."""
+        record = self.record
+        if record is None:
+            return None
+        final = record.status == "stopped" or len(self.sites) == 1
+        newest = record.weights
+        if final and newest.digest != record.safe.digest and set(newest.copies) & set(self.answering):
+            return Safe(record.round, newest.digest, newest.copies, record.ledger, newest.since)
+        return record.safe
 
 
 class Operator:
@@ -129,12 +146,13 @@ class Operator:
         return found
 
     async def _rows(self, status: FederationStatus, ask: AskRows) -> tuple[bytes, ...]:
+        why = "no site answers"
         for node in status.answering:
             try:
                 return (await self._peers.rows(node, ask, START_SECONDS)).lines
-            except (Unreachable, Refusal):
-                continue
-        raise BadInput("no site gives the rounds of the run; the register may be down, ask for the status.")
+            except (Unreachable, Refusal) as error:
+                why = f"{status.name_of(node)}: {error}"
+        raise BadInput(f"no site gives the rounds of the run ({why}); try again when the register answers.")
 
     async def fetch(self, to: Path, progress: Callable[[int], None]) -> FederationStatus:
         """Fetch the newest safe weights from a site that has them; the status that names them.
@@ -155,14 +173,14 @@ class Operator:
         tried: Digest | None = None
         for _ in range(FETCH_TRIES):
             status = await self.status()
-            record = status.record
-            if record is None:
+            model = status.model
+            if model is None:
                 raise BadInput(f"no run has begun in {self.federation.file.name!r}: there is no model to fetch.")
-            there = [n for n in record.safe.copies if n in status.answering]
+            there = [n for n in model.copies if n in status.answering]
             # It has not moved on: who could not give them a moment ago cannot now.
-            if not there or record.safe.digest == tried:
+            if not there or model.digest == tried:
                 break
-            tried = record.safe.digest
+            tried = model.digest
             for node in there:
                 try:
                     await self._peers.fetch(node, tried, to, progress)
@@ -170,9 +188,9 @@ class Operator:
                     why = f"{self.federation.names[node]}: {error}"
                     continue
                 return status
-        assert record is not None
-        copies = ", ".join(self.federation.names[n] for n in record.safe.copies)
-        raise BadInput(f"the weights of round {record.safe.round} lie at {copies}, and cannot be fetched ({why}).")
+        assert model is not None
+        copies = ", ".join(map(status.name_of, model.copies))
+        raise BadInput(f"the weights of round {model.round} lie at {copies}, and cannot be fetched ({why}).")
 
 
 def _forget_parts(to: Path, begun: bool) -> None:
@@ -192,7 +210,7 @@ def operator_from(path: Path, insecure: bool) -> Operator:
         check_loopback(federation)
         return Operator(federation, OPERATOR, None)
     names = ("ca.crt", f"{OPERATOR}.crt", f"{OPERATOR}.key")
-    return Operator(federation, OPERATOR, Credentials.from_files(*map(federation.beside, names)))
+    return Operator(federation, OPERATOR, _credentials_of(OPERATOR, *map(federation.beside, names)))
 
 
 def site_credentials(site: Site, insecure: bool) -> Credentials | None:
@@ -201,7 +219,19 @@ def site_credentials(site: Site, insecure: bool) -> Credentials | None:
         check_loopback(site.federation)
         return None
     file = site.file
-    return Credentials.from_files(*map(site.beside, (file.authorities, file.certificate, file.key)))
+    return _credentials_of(file.site, *map(site.beside, (file.authorities, file.certificate, file.key)))
+
+
+def _credentials_of(name: str, authorities: Path, certificate: Path, key: Path) -> Credentials:
+    """Whoever is called `name`; BadInput names the files that do not show it. gRPC only fails, and says not why."""
+    found = Credentials.from_files(authorities, certificate, key)
+    sources = str(certificate), str(key), str(authorities)
+    if wrong := unfit(found.certificate, found.key, found.authorities, name, sources=sources):
+        raise BadInput(
+            f"{certificate}, with {key} and {authorities}, will not do for {name!r}: {' '.join(wrong)}"
+            f" Put there what tramfl cert makes for {name!r}."
+        )
+    return found
 
 
 def check_loopback(federation: Federation) -> None:

@@ -15,10 +15,11 @@ import msgspec
 from msgspec.structs import replace
 
 from tramfl.circulation.custody import Record, Status, Versioned, first_record
-from tramfl.config import Scenario, as_toml
+from tramfl.config import as_toml
 from tramfl.draws import first_holder
 from tramfl.notation import BadInput, NodeId
 from tramfl.runtime.register import ABSENT, LeaseLost, Silent
+from tramfl.runtime.settings import Federation
 from tramfl.runtime.transport import Refusal, Unreachable
 from tramfl.runtime.wire import Answer, Order, Prepared
 
@@ -40,7 +41,7 @@ class Orders:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self.settings_digest = digest_of_settings(node.scenario)
+        self.settings_digest = digest_of_settings(node.federation)
 
     async def carry_out(self, who: str, order: Order) -> Answer:
         """The answer to an order; one sentence says what came of it."""
@@ -89,7 +90,8 @@ class Orders:
                 f"run {before.record.run} has ended, and sites keep only one ended run: fetch its model with tramfl"
                 " pull, then begin the next with tramfl start --new."
             )
-        if before is not None and before.record.run == order.run:
+        # Rows outlive their run: those of another under the same name would be taken for the new one's.
+        if await node.register.rows(order.run, 1, 1) or (before is not None and before.record.run == order.run):
             raise BadInput(f"there was a run {order.run} before; give the new one another name.")
         prepared, absent = await self._prepare_all(order.run)
         record = self._first(order.run, prepared)
@@ -147,7 +149,7 @@ class Orders:
         mine = prepared[node.me]
         for number, other in prepared.items():
             for what, ours, theirs in (
-                ("the [run] table of its federation.toml", mine.settings, other.settings),
+                ("the [run] table or the order of the sites in its federation.toml", mine.settings, other.settings),
                 ("the labels of its data", mine.labels, other.labels),
                 ("the cost of its model", mine.cost, other.cost),
             ):
@@ -165,9 +167,26 @@ class Orders:
         return replace(record, weights=replace(record.weights, since=now), safe=replace(record.safe, since=now))
 
 
-def digest_of_settings(scenario: Scenario) -> str:
-    """SHA-256 of what a run is to be: it must be the same at every site."""
-    return hashlib.sha256(as_toml(scenario).encode()).hexdigest()
+def digest_of_settings(federation: Federation) -> str:
+    """SHA-256 of what must be the same at every site: what a run is to be, and which number means which site."""
+    told = "\n".join((*federation.names, as_toml(federation.file.run)))
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
+def misfit(record: Record, federation: Federation, labels: int) -> str | None:
+    """What keeps a site with so many labels from a run, in one sentence."""
+    last = max((record.holder or 0, *record.weights.copies, *record.safe.copies))
+    if last >= len(federation.names):
+        return (
+            f"run {record.run} has a site number {last}, and {federation.path} lists only {len(federation.names)};"
+            " give this site the federation's newest file."
+        )
+    if len(record.ledger.used) != labels:
+        return (
+            f"run {record.run} has {len(record.ledger.used)} labels, and this site's data has {labels};"
+            " every site needs the same labels, so change the data, or stop the run."
+        )
+    return None
 
 
 def check_run_name(run: str) -> None:

@@ -13,17 +13,18 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from tramfl.circulation.custody import Record
 from tramfl.notation import BadInput, NodeId
 from tramfl.runtime.certificates import describe, unfit
 from tramfl.runtime.operating import site_credentials
-from tramfl.runtime.orders import digest_of_settings
+from tramfl.runtime.orders import digest_of_settings, misfit
 from tramfl.runtime.register import Silent
 from tramfl.runtime.registers import open_register
 from tramfl.runtime.settings import Site, host_and_port
 from tramfl.runtime.store import SPARE_BYTES
 from tramfl.runtime.transport import Peers, Refusal, Unreachable
 from tramfl.runtime.wire import Order, SiteReport
-from tramfl.runtime.workshop import Build, WorkFailed, Workshop
+from tramfl.runtime.workshop import Build, Built, WorkFailed, Workshop
 
 PEER_SECONDS = 3.0
 SKEW_SECONDS = 2.0
@@ -46,9 +47,13 @@ async def preflight(site: Site, insecure: bool) -> AsyncIterator[Finding]:
     certificates = _certificates(site, insecure)
     yield certificates
     yield _port(site)
-    yield await _register(site)
-    model, size = await _model(site)
+    register, record = await _register(site)
+    yield register
+    model, built, size = await _model(site)
     yield model
+    # One that has stopped keeps nobody from the next.
+    if record is not None and record.status != "stopped":
+        yield _run(site, record, built)
     yield _disk(site, size)
     if certificates.good:
         async for finding in _peers(site, insecure):
@@ -106,26 +111,34 @@ def site_is_running(site: Site) -> bool:
     return False
 
 
-async def _register(site: Site) -> Finding:
+async def _register(site: Site) -> tuple[Finding, Record | None]:
     kind = site.federation.file.register.kind
     try:
         register = open_register(site.federation, site.number)
     except BadInput as error:
-        return _bad("register", str(error))
+        return _bad("register", str(error)), None
     try:
         standing = await register.look()
     except Silent as error:
-        return _bad("register", f"{kind} does not answer: {error}; see [register] in {site.federation.path}.")
+        return _bad("register", f"{kind} does not answer: {error}; see [register] in {site.federation.path}."), None
     except BadInput as error:
-        return _bad("register", str(error))
+        return _bad("register", str(error)), None
     finally:
         await register.close()
-    versioned = standing.versioned
-    run = f"run {versioned.record.run} is {versioned.record.status}" if versioned is not None else "no run yet"
-    return _good("register", f"{kind} answers: {run}")
+    record = standing.versioned.record if standing.versioned is not None else None
+    run = f"run {record.run} is {record.status}" if record is not None else "no run yet"
+    return _good("register", f"{kind} answers: {run}"), record
 
 
-async def _model(site: Site) -> tuple[Finding, int]:
+def _run(site: Site, record: Record, built: Built | None) -> Finding:
+    """Whether the run under way is one that this site can take part in: a node would end with it."""
+    labels = len(record.ledger.used)
+    if wrong := misfit(record, site.federation, len(built.held) if built is not None else labels):
+        return _bad("run", wrong)
+    return _good("run", f"run {record.run} has sites that are listed here, and {labels} labels")
+
+
+async def _model(site: Site) -> tuple[Finding, Built | None, int]:
     """Load model and data as the site would, in a process of their own."""
     workshop = Workshop(Build.of(site))
     try:
@@ -133,14 +146,15 @@ async def _model(site: Site) -> tuple[Finding, int]:
             built = await workshop.open()
             made = await workshop.make_initial(Path(place) / "initial.safetensors")
     except (BadInput, WorkFailed) as error:
-        return _bad("model and data", str(error)), 0
+        return _bad("model and data", str(error)), None, 0
     finally:
         await workshop.close()
     held = ", ".join(f"{name}: {count:,}" for name, count in zip(built.labels, built.held, strict=True) if count)
     if not any(built.held):
-        return _bad("model and data", "the site's data has no training samples; it could never train."), made.size
+        told = "the site's data has no training samples; it could never train."
+        return _bad("model and data", told), built, made.size
     told = f"{made.size / 1e6:,.3g} MB of weights, {built.flops / 1e9:,.2f} GFLOPS in a short trial; holds {held}"
-    return _good("model and data", told), made.size
+    return _good("model and data", told), built, made.size
 
 
 def _disk(site: Site, size: int) -> Finding:
@@ -195,6 +209,6 @@ def _compared(site: Site, check: str, report: SiteReport, began: float, ended: f
         off = f"{ahead:,.1f} s ahead of" if ahead > 0 else f"{behind:,.1f} s behind"
         # A site reads its clock when it starts, so that its time never runs backwards.
         return _bad(check, f"its clock is {off} this one; keep both by NTP, and restart the site that was wrong.")
-    if report.settings != digest_of_settings(site.federation.file.run):
-        return _bad(check, "its [run] settings differ from this site's; give both the same federation.toml.")
+    if report.settings != digest_of_settings(site.federation):
+        return _bad(check, "its [run] table or its list of sites is not this one's; give both one federation.toml.")
     return _good(check, f"answers in {1000 * (ended - began):,.0f} ms, clocks agree")

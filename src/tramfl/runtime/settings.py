@@ -5,6 +5,7 @@ Imports config, notation and predictors. Paths in a file are relative to that fi
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -190,8 +191,10 @@ def check_sites(sites: Sequence[SiteEntry], source: str) -> None:
         host, _ = host_and_port(site.address, where)
         if not host.isascii():
             raise BadInput(f"{where}: write {host!r} in its ASCII form.")
-    for what, values in (("name", [s.name for s in sites]), ("address", [s.address for s in sites])):
-        if twice := sorted({v for v in values if values.count(v) > 1}):
+    names, addresses = [site.name for site in sites], [site.address for site in sites]
+    places = [_place(*host_and_port(address, source)) for address in addresses]
+    for what, values, keys in (("name", names, names), ("address", addresses, places)):
+        if twice := [value for n, value in enumerate(values) if keys[n] in keys[:n]]:
             raise BadInput(f"{source}: the {what} {twice[0]!r} is given to two sites; every site needs its own.")
 
 
@@ -205,11 +208,24 @@ def check_name(name: str, source: str) -> None:
 
 def host_and_port(address: str, source: str) -> tuple[str, int]:
     """`host:port` taken apart; an IPv6 host stands in brackets."""
-    host, colon, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+    written, colon, port = address.rpartition(":")
+    host = written.removeprefix("[").removesuffix("]")
+    if not colon or not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
         raise BadInput(f"{source} is {address!r}; write host:port, for example 192.0.2.7:7400.")
+    if written != (f"[{host}]" if ":" in host else host):
+        raise BadInput(
+            f"{source} is {address!r}; write host:port, with an IPv6 host, and no other, in brackets, for example"
+            " [2001:db8::7]:7400."
+        )
     return host, int(port)
+
+
+def _place(host: str, port: int) -> tuple[str, int]:
+    """The same for every spelling of an address; what names stand for is not asked."""
+    try:
+        return str(ipaddress.ip_address(host)), port
+    except ValueError:
+        return host.lower(), port
 
 
 def with_scenario(federation: Federation, scenario: Scenario) -> Federation:

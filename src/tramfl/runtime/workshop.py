@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import struct
 import sys
 import time
@@ -21,10 +22,13 @@ from msgspec import Struct
 from tramfl.config import Scenario
 from tramfl.notation import BadInput, Digest, ModelCost, NodeId
 from tramfl.record import Scores
+from tramfl.runtime.journal import Log
 from tramfl.runtime.settings import Site
 
 LENGTH = struct.Struct("<I")
 """Comes before every message."""
+REOPEN_PAUSES = (1.0, 5.0, 30.0)
+"""Seconds between two tries to start a process that dies while it loads."""
 STUCK_SECONDS = 3.0
 """Nobody gives up waiting for a turn after so long unless a deadline has passed."""
 
@@ -125,12 +129,13 @@ class WorkFailed(Exception):
 class Workshop:
     """The site's side; `bench.py` is the other."""
 
-    def __init__(self, build: Build) -> None:
-        self._build = build
+    def __init__(self, build: Build, log: Log | None = None) -> None:
+        self._build, self._log = build, log
         self._process: asyncio.subprocess.Process | None = None
         self._loaded = False
         self._turn = asyncio.Lock()
         self._reopening: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(Result).decode
 
@@ -163,8 +168,9 @@ class Workshop:
 
     async def close(self) -> None:
         """End the process."""
-        if self._reopening is not None and self._reopening is not asyncio.current_task():
-            self._reopening.cancel()
+        for task in (self._reopening, self._watching):
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
         process, self._process, self._loaded = self._process, None, False
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -174,9 +180,9 @@ class Workshop:
     async def _ask(self, request: Request, kind: type[R]) -> R:
         """One request, one result. Whoever stops waiting leaves a process that nobody listens to: it is ended."""
         async with self._turn_for():
-            if self._process is None or self._process.returncode is not None:
-                await self._start()
             try:
+                if self._process is None or self._process.returncode is not None:
+                    await self._start()
                 return await self._exchange(request, kind)
             except (asyncio.CancelledError, EOFError, OSError, msgspec.DecodeError) as error:
                 await self.close()
@@ -203,10 +209,23 @@ class Workshop:
             self._turn.release()
 
     async def _reopen(self) -> None:
-        async with self._turn:
-            if self._process is None:
+        """Until there is a process again: a site that cannot train is never asked to, and would not notice."""
+        for pause in itertools.chain((0.0,), REOPEN_PAUSES, itertools.repeat(REOPEN_PAUSES[-1])):
+            await asyncio.sleep(pause)
+            async with self._turn:
+                if self._process is not None and self._process.returncode is None:
+                    return
                 with contextlib.suppress(WorkFailed, BadInput):
                     await self._start()
+                    return
+
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        """A process that ends while nobody asks it for anything, for want of memory perhaps, is started anew."""
+        code = await process.wait()
+        if self._process is process and not self._turn.locked():
+            if self._log is not None:
+                self._log("workshop-lost", reason=f"the process that trains ended with {code}; it is started anew")
+            self._reopening = asyncio.create_task(self._reopen())
 
     async def _start(self) -> Built:
         await self.close()
@@ -219,11 +238,16 @@ class Workshop:
         )
         try:
             built = await self._exchange(self._build, Built)
-            self._loaded = True
-            return built
         except (EOFError, OSError) as error:
             await self.close()
             raise WorkFailed(f"the process that trains died while it loaded model and data ({error})") from None
+        except BaseException:
+            # Its answer would be taken for that to the next question.
+            await self.close()
+            raise
+        self._loaded = True
+        self._watching = asyncio.create_task(self._watch(self._process))
+        return built
 
     async def _exchange(self, request: Request, kind: type[R]) -> R:
         process = self._process

@@ -91,12 +91,13 @@ class Experiment:
         """The weights after the last row."""
         self._closed: deque[CloseRound] = deque()
         self._learner = _KeepsLast(setting.learner)
+        loads = loads or load_source(scenario.loads, len(setting.held), scenario.seed)
         self._world = World(
-            record=_begin(scenario, setting, self.rows),
+            record=_begin(scenario, setting, self.rows, loads.at(1).holder),
             policy=policy or policy_named(scenario.policy, policy_settings(scenario)),
             held=setting.held,
             cost=setting.cost,
-            loads=loads or load_source(scenario.loads, len(setting.held), scenario.seed),
+            loads=loads,
             seed=scenario.seed,
             learner=self._learner,
             close_round=self._closed.append,
@@ -156,14 +157,13 @@ def policy_settings(scenario: Scenario) -> PolicySettings:
     return PolicySettings(scenario.variance_limit, scenario.wait_seconds)
 
 
-def _begin(scenario: Scenario, setting: Setting, rows: Sequence[Row]) -> Record:
-    """The record to start from: w_0 at every node and a holder drawn at random, or where `rows` left off."""
+def _begin(scenario: Scenario, setting: Setting, rows: Sequence[Row], recorded: NodeId | None) -> Record:
+    """The record to start from: w_0 at every node and a holder, drawn unless `recorded`, or where `rows` left off."""
     nodes, labels = setting.held.shape
     if scenario.budget.rounds is None and scenario.budget.seconds is None and scenario.budget.samples is None:
         raise BadInput("the run has no limit: set at least one of budget.rounds, budget.seconds and budget.samples.")
-    record = first_record(
-        scenario.name, first_holder(scenario.seed, nodes), setting.initial, tuple(range(nodes)), labels
-    )
+    holder = first_holder(scenario.seed, nodes) if recorded is None else recorded
+    record = first_record(scenario.name, holder, setting.initial, tuple(range(nodes)), labels)
     if not rows:
         return record
     last = rows[-1]

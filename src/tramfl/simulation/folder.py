@@ -63,6 +63,8 @@ class Way(Struct, frozen=True, kw_only=True):
     """real: a federation's record, in wall-clock seconds; it can be replayed, but not resumed."""
     sites: tuple[str, ...] | None = None
     """What a federation calls its nodes."""
+    run: str | None = None
+    """What a federation calls the run."""
 
 
 class RunFolder:

@@ -44,6 +44,8 @@ class RoundLoads:
     """b_ij^k; infinite from a node to itself."""
     took: Took | None = None
     """Known only of rounds that were recorded."""
+    holder: NodeId | None = None
+    """Who held the model before the round; known only of rounds that were recorded."""
 
 
 class LoadSource(Protocol):
@@ -153,7 +155,7 @@ class ReplayedLoads:
                 if bandwidth is not None:
                     links[row.holder, node] = links[node, row.holder] = bandwidth
             flops = np.array([math.nan if f is None else f for f in row.loads.flops])
-            self._rounds.append(replace(_round_loads(flops, links.copy()), took=_took(row)))
+            self._rounds.append(replace(_round_loads(flops, links.copy()), took=_took(row), holder=row.holder))
 
     def at(self, round_: int) -> RoundLoads:
         """Round k of the trace; past its end it begins again."""

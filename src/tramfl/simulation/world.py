@@ -283,7 +283,9 @@ class World:
     def _ask_loads(self, node: NodeId, command: do.AskLoads) -> None:
         loads = self.loads_at(command.round)
         now, links = self.clock.now, loads.bandwidth[node]
-        for other in command.nodes:
+        absent = self.sites[node].state.absent
+        # Nobody waits for who was absent: only if it is told first does it count in the round it is back in.
+        for other in sorted(command.nodes, key=lambda other: other not in absent):
             there = 0.0 if other == node else self.conditions.message(node, other)
             back = 0.0 if other == node else self.conditions.message(other, node)
             flops = loads.flops[other]

@@ -19,7 +19,7 @@ from tests.reporting.dashboard.conftest import LOST, Watch, append, rows_of, wat
 from tests.runtime.federations import LocalFederation
 from tests.system_parts import require
 from tramfl.config import Budget
-from tramfl.record import ROUNDS_FILE, Row
+from tramfl.record import ROUNDS_FILE, Row, RowLoads
 from tramfl.reporting import load_run, write_page
 from tramfl.reporting.dashboard import FolderSource, Now, SiteNow
 from tramfl.simulation.scenarios import scenario_named
@@ -313,6 +313,41 @@ def test_the_tram_glides_from_site_to_site_while_the_model_is_sent(
         assert 0 <= int(done) <= 100
         places.add(place)
     window.until("document.getElementById('now-what').textContent.startsWith('Node 1 trains')")
+
+
+HOLDERS = """[...document.querySelectorAll('#sites tr')]
+    .filter(row => row.innerText.includes('the holder')).map(row => row.innerText.split(/\\t|\\n/)[0].trim())"""
+
+
+def test_at_rest_the_site_that_the_tram_is_at_is_the_holder_and_no_other(
+    make_run: MakeRun, watch: Watch, tab: Window
+) -> None:
+    folder = make_run(rounds=3)
+    last = RowLoads((1e12,) * 5, (None, 5e7, 5e7, 5e7, 5e7))
+    rows = rows_of(folder)
+    write_rows(folder, [*rows[:-1], replace(slow_hop(rows[-1]), loads=last)])
+    window = tab().open(watch(folder).url)
+    window.until("document.getElementById('status').textContent === 'Finished' && tramfl.state().at === 3")
+    assert "Node 1 trained" in window.text("#now-what")
+    assert window.get(HOLDERS) == ["node 1"]
+    assert "bit/s" not in window.text("#sites"), "the links that are known are those of node 0"
+    texts = "[...document.querySelectorAll('#map text')].map(text => text.textContent)"
+    assert [text for text in window.get(texts) if text.endswith("the model")] == ["has the model"]
+
+
+def test_rounds_of_a_millisecond_are_replayed_slowly_enough_to_be_seen(
+    make_run: MakeRun, watch: Watch, tab: Window
+) -> None:
+    folder = make_run(rounds=30)
+    moments = {"transfer_seconds": 0.0004, "compute_seconds": 0.0006, "idle_seconds": 0.0}
+    write_rows(folder, [replace(row, **moments, total_seconds=0.001 * row.round) for row in rows_of(folder)])
+    window = tab().open(watch(folder).url)
+    window.until("document.getElementById('status').textContent === 'Finished' && tramfl.state().at === 30")
+    speed = float(window.page.get_by_label("Speed").input_value())
+    assert 0.3 < 0.001 / speed < 10
+    assert window.state("speed") == speed
+    window.page.get_by_role("button", name="Play").click()
+    window.until("tramfl.state().playing && tramfl.state().at > 0 && tramfl.state().at < 30")
 
 
 def test_with_reduced_motion_the_tram_leaps(make_run: MakeRun, watch: Watch, tab: Window) -> None:

@@ -33,8 +33,8 @@ function sceneFromRows(run, done, share, resting) {
     const at = row.node ?? row.holder;
     const done = row.node === null ? `${capital(names(at))} waited in round ${grouped(row.round)}.`
       : `${capital(names(at))} trained ${grouped(row.count)} samples in round ${grouped(row.round)}.`;
-    // The links were the holder's before the round; the model is elsewhere by now.
-    const bandwidth = row.bandwidth.map((bits, i) => (i === at ? null : bits));
+    // The links that are known were those of the holder before the round; the model may be elsewhere by now.
+    const bandwidth = at === row.holder ? row.bandwidth : row.bandwidth.map(() => null);
     return { ...common, holder: at, bandwidth, phase: "done", progress: 1, from: at, to: at, what: done, more: timesOf(row), clock: row.total };
   }
   const { kind, progress, begin, end, time } = stretchAt(row, share);
