@@ -20,6 +20,7 @@ from tests.runtime.etcd import EtcdCluster
 from tests.runtime.federations import LocalFederation
 from tramfl.circulation.custody import Record
 from tramfl.config import Budget, Scenario
+from tramfl.record import Row
 from tramfl.runtime.settings import RegisterSettings
 from tramfl.simulation.scenarios import scenario_named
 
@@ -94,12 +95,18 @@ class Scene:
         return self.reach(self.record().round + rounds)
 
     def waits_for(self, name: str) -> None:
-        """Until a site trains again."""
-        node, now = self.names.index(name), self.record().round
-        self.wait(
-            f"round that {name} trains",
-            lambda: any(row.node == node for row in self.witness.rows(self._run, self.record().round, now + 1)),
-        )
+        """Until a site trains again; it must hold labels that nobody else does, or a policy may do without it."""
+        node = self.names.index(name)
+        self._waits_for_round(f"that {name} trains", lambda row: row.node == node)
+
+    def hears_of(self, name: str) -> None:
+        """Until a round is decided in which a site had reported."""
+        node = self.names.index(name)
+        self._waits_for_round(f"in which {name} reports", lambda row: row.loads.flops[node] is not None)
+
+    def _waits_for_round(self, what: str, fits: Callable[[Row], bool]) -> None:
+        now = self.record().round
+        self.wait(f"round {what}", lambda: any(map(fits, self.witness.rows(self._run, self.record().round, now + 1))))
 
     def committed(self, *names: str) -> int:
         """How many rounds these sites, or all, say they committed."""

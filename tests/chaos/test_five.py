@@ -23,7 +23,7 @@ def test_the_holder_and_another_of_five_may_be_killed_at_once(tmp_path: Path, ki
         chaos.kill(caught.site, other)
         chaos.reach(before.safe.round + 3, before.epoch + 1)
         chaos.revive()
-        chaos.waits_for(other)
+        chaos.hears_of(other)
         chaos.finish()
 
 
@@ -61,5 +61,5 @@ def test_two_of_five_cut_off_together_do_not_advance(tmp_path: Path) -> None:
         finally:
             network.heal()
         for name in together:
-            chaos.waits_for(name)
+            chaos.hears_of(name)
         chaos.finish()
