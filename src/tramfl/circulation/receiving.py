@@ -84,7 +84,7 @@ def woke_at_rest(state: State, event: Woke) -> Step:
     assert isinstance(phase, Halted)
     if state.backup is not None and state.backup.in_doubt_at is not None:
         # Nobody else will move this record: ask the register again, which makes a swap once at most.
-        state, shipped = backup_acknowledged(state, Acknowledged(event.at, state.backup.ticket))
+        state, shipped = _mark_safe(state)
     else:
         state, shipped = _ship(state, phase.links)
     state, commands = halt(state)
@@ -122,7 +122,12 @@ def _links(state: State, assignment: Assignment) -> dict[NodeId, float]:
 
 
 def backup_acknowledged(state: State, event: Acknowledged) -> Step:
-    """The copy is on disk at its peer: let the record say so, if that is still news."""
+    """The copy is on disk at its peer: let the record say so."""
+    return _mark_safe(state)
+
+
+def _mark_safe(state: State) -> Step:
+    """Put the copy to the record, if it is still news there."""
     backup, seen = state.backup, state.seen
     assert backup is not None
     assert seen is not None

@@ -70,9 +70,8 @@ def compare(
     found = [scenario_of(name, set_, **keys) for name in scenarios or [DEFAULT]]
     if no_training:
         found = [limited(scenario, ROUNDS_WITHOUT_TRAINING) for scenario in found]
-    for key in ("seed", "policy"):
+    for key, option in (("seed", "--seeds"), ("policy", "--policies")):
         if any(assignment.partition("=")[0].strip() == key for assignment in set_ or ()):
-            option = {"seed": "--seeds", "policy": "--policies"}[key]
             raise BadInput(f"--set {key}: compare plays several; say which with {option}.")
     names = [name.strip() for name in policies.split(",") if name.strip()]
     for name in names:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tramfl.record import Row, Summary
-from tramfl.reporting.summary import percent, seconds
+from tramfl.reporting.summary import percent, rounds_text, seconds
 from tramfl.simulation.experiment import Experiment
 from tramfl.simulation.play import Request
 
@@ -105,5 +105,4 @@ def _told(summary: Summary) -> str:
     reached = [f"{percent(float(target))} after {seconds(after)} s" for target, after in times if after is not None]
     if summary.test_accuracy is None:
         reached = [f"{summary.samples / max(summary.total_seconds, 1e-9):,.0f} samples/s"]
-    rounds = "1 round" if summary.rounds == 1 else f"{summary.rounds:,} rounds"
-    return f"{what}: {', '.join(reached) or 'no target reached'} ({rounds})"
+    return f"{what}: {', '.join(reached) or 'no target reached'} ({rounds_text(summary.rounds)})"

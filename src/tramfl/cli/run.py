@@ -32,7 +32,7 @@ from tramfl.config import Scenario
 from tramfl.learning.app import app_named
 from tramfl.notation import BadInput
 from tramfl.record import CONFIG_FILE, Row, Summary
-from tramfl.reporting.summary import percent, seconds
+from tramfl.reporting.summary import percent, rounds_text, seconds
 from tramfl.simulation.experiment import Experiment
 from tramfl.simulation.folder import RunFolder, Way, folder_name
 from tramfl.simulation.play import Request, play
@@ -77,18 +77,14 @@ def run(
     }
     if resume and overwrite:
         raise BadInput("--resume goes on with the run in the folder and --overwrite replaces it: give one of them.")
-    train = not no_training
     if resume:
         wanted, out, way = _resumed(scenario, out, set_, keys)
-        train = train and way.trained is not False
-        threads = threads or way.threads
     else:
-        wanted = scenario_of(scenario or DEFAULT, set_, **keys)
-        way = _way_of(scenario)
-        train = train and way.trained is not False
-        threads = threads or way.threads
-        wanted = wanted if train else limited(wanted, ROUNDS_WITHOUT_TRAINING)
+        wanted, way = scenario_of(scenario or DEFAULT, set_, **keys), _way_of(scenario)
         out = out or default_folder(wanted)
+    train = not no_training and way.trained is not False
+    if not train and not resume:
+        wanted = limited(wanted, ROUNDS_WITHOUT_TRAINING)
     request = Request(
         scenario=wanted,
         out=out,
@@ -96,7 +92,7 @@ def run(
         resume=resume,
         overwrite=overwrite,
         data_dir=data_dir,
-        threads=threads or 1,
+        threads=threads or way.threads or 1,
     )
     summary = _play(request, track or [], quiet or format is Format.json)
     page = write_report([out], out) if summary.rounds else None
@@ -167,10 +163,10 @@ def _play(request: Request, followers: list[str], quiet: bool) -> Summary:
 
 def _print(summary: Summary) -> None:
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    rounds = "1 round" if summary.rounds == 1 else f"{summary.rounds:,} rounds"
     console.print(
-        f"{summary.scenario}, {summary.policy}, seed {summary.seed}: {rounds} ({summary.skipped_rounds:,} skipped),"
-        f" {summary.samples:,} samples in {seconds(summary.total_seconds)} s of virtual time."
+        f"{summary.scenario}, {summary.policy}, seed {summary.seed}: {rounds_text(summary.rounds)}"
+        f" ({summary.skipped_rounds:,} skipped), {summary.samples:,} samples in {seconds(summary.total_seconds)} s of"
+        " virtual time."
     )
     for target, after in summary.seconds_to_target.items():
         if summary.test_accuracy is not None:

@@ -90,6 +90,11 @@ def seconds(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
 
 
+def rounds_text(count: int) -> str:
+    """So many rounds, in words that fit one, too."""
+    return "1 round" if count == 1 else f"{count:,} rounds"
+
+
 def percent(share: float) -> str:
     """A share as per cent, without digits that say nothing."""
     return f"{100 * share:.4g} %"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from tramfl.reporting.colours import in_order
 from tramfl.reporting.runs import NOT_ENDED, Run, by_scenario, virtual
-from tramfl.reporting.summary import TargetTime, percent, seconds, times_to_target
+from tramfl.reporting.summary import TargetTime, percent, rounds_text, seconds, times_to_target
 
 
 def verdict(runs: Sequence[Run]) -> str:
@@ -51,7 +51,7 @@ def _of_scenarios(groups: Sequence[Sequence[Run]]) -> str:
 
 def _of_run(run: Run) -> str:
     summary = run.summary
-    work, of_time = f"{summary.rounds:,} rounds and {summary.samples:,} samples", _of_time([run])
+    work, of_time = f"{rounds_text(summary.rounds)} and {summary.samples:,} samples", _of_time([run])
     if not run.trained:
         return (
             f"Scheduling only, no model was trained: {run.policy} scheduled {_rate(run):,.0f} samples per second"

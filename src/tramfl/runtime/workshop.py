@@ -186,11 +186,13 @@ class Workshop:
                 return await self._exchange(request, kind)
             except (asyncio.CancelledError, EOFError, OSError, msgspec.DecodeError) as error:
                 await self.close()
-                # Loading takes a while: the next training should not have to wait for it.
-                self._reopening = asyncio.create_task(self._reopen())
                 if isinstance(error, asyncio.CancelledError):
                     raise
                 raise WorkFailed("the process that trains has died; it is started anew") from None
+            finally:
+                if self._process is None:
+                    # Loading takes a while: the next training should not have to wait for it.
+                    self._reopening = asyncio.create_task(self._reopen())
 
     @contextlib.asynccontextmanager
     async def _turn_for(self) -> AsyncIterator[None]:
