@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tramfl.config import LoadModel
-from tramfl.runtime.predictors import DEFAULT, predictor_named, predictor_names
+from tramfl.scheduling.predictors import DEFAULT, predictor_named, predictor_names
 from tramfl.simulation.loads import load_source
 
 ROUNDS, SKIPPED = 1000, 5

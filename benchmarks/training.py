@@ -28,10 +28,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tramfl.config import Budget, Scenario
-from tramfl.learning import trainer
-from tramfl.learning.datasets import Dataset, load_dataset
-from tramfl.learning.learner import Learner, build_learner
-from tramfl.learning.networks import build_network
+from tramfl.learning.data.datasets import Dataset, load_dataset
+from tramfl.learning.model.networks import build_network
+from tramfl.learning.training import trainer
+from tramfl.learning.training.learner import Learner, build_learner
 from tramfl.simulation.experiment import Experiment, Setting
 from tramfl.simulation.scenarios import scenario_named
 

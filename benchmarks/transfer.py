@@ -34,13 +34,13 @@ from msgspec.structs import replace
 from tramfl.circulation.custody import first_record
 from tramfl.circulation.phases import Copy, Offer
 from tramfl.notation import Digest, NodeId
-from tramfl.runtime.certificates import Authority
-from tramfl.runtime.manifest import Manifest
-from tramfl.runtime.register import ABSENT
+from tramfl.runtime.registers.contract import ABSENT
+from tramfl.runtime.registers.sqlite import SqliteRegister
 from tramfl.runtime.settings import Federation, FederationFile, SiteEntry
-from tramfl.runtime.sqlite_register import SqliteRegister
-from tramfl.runtime.store import Store, file_digest
 from tramfl.runtime.transport import Credentials, Peers, Server
+from tramfl.runtime.transport.certificates import Authority
+from tramfl.runtime.weights.manifest import Manifest
+from tramfl.runtime.weights.store import Store, file_digest
 from tramfl.runtime.wire import Accepted, Answer, AskLoad, AskRows, Consignment, Load, Order, Refused, Rows
 
 HOP_BYTES = 45_000_000

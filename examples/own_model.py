@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import tramfl
 from tramfl.config import Budget, Partition, Scenario, Training
-from tramfl.learning.datasets import Dataset
+from tramfl.learning.data.datasets import Dataset
 from tramfl.simulation.loads import RoundLoads
 
 KINDS = ("calm", "breezy", "windy", "stormy")

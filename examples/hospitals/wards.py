@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor, nn
 
 import tramfl
-from tramfl.learning.datasets import Dataset
+from tramfl.learning.data.datasets import Dataset
 
 FINDINGS = ("none", "mild", "severe")
 CASES = {"north": (300, 120, 20), "south": (40, 200, 150), "west": (180, 30, 110)}

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from tramfl.circulation.changes import Commit, HandOver, MarkSafe, Resign, TakeOver
 from tramfl.circulation.custody import Record, Versioned
 from tramfl.record import Row
-from tramfl.runtime.store import file_digest
+from tramfl.runtime.weights.store import file_digest
 
 
 def check_history(history: Sequence[Versioned]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.chaos.root import SmallDisk, mounted, small_disks
 from tests.chaos.scenes import Kind, Scene, scene
 from tests.runtime.federations import LocalFederation
-from tramfl.runtime.store import SPARE_BYTES
+from tramfl.runtime.weights.store import SPARE_BYTES
 
 SITE = "b"
 

@@ -24,8 +24,8 @@ from tests.runtime.etcd import EtcdCluster
 from tramfl.circulation.custody import Record, Versioned
 from tramfl.notation import NodeId
 from tramfl.record import Row
-from tramfl.runtime.register import Register, Silent, Standing
-from tramfl.runtime.registers import open_register
+from tramfl.runtime.registers.contract import Register, Silent, Standing
+from tramfl.runtime.registers.opening import open_register
 from tramfl.runtime.settings import read_federation
 
 T = TypeVar("T")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Cli
-from tramfl.runtime.certificates import Authority, describe, key_fits, unfit
 from tramfl.runtime.settings import read_federation, read_site
+from tramfl.runtime.transport.certificates import Authority, describe, key_fits, unfit
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from msgspec.structs import fields, replace
 
 from tests.conftest import Cli
 from tramfl.config import Cost, LoadModel, Partition, Scenario
-from tramfl.runtime.certificates import describe, unfit
-from tramfl.runtime.founding import Plan, federation_toml, found, loopback_sites, run_for
+from tramfl.runtime.operator.founding import Plan, federation_toml, found, loopback_sites, run_for
 from tramfl.runtime.settings import (
     FederationFile,
     RegisterSettings,
@@ -22,6 +21,7 @@ from tramfl.runtime.settings import (
     read_federation,
     read_site,
 )
+from tramfl.runtime.transport.certificates import describe, unfit
 from tramfl.simulation.scenarios import scenario_named, scenario_names
 
 NAMES = ("a", "b", "c")

@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from tests.conftest import Cli
-from tramfl.runtime.certificates import Authority
+from tramfl.runtime.transport.certificates import Authority
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.conftest import Cli, Process, ended
 from tests.runtime.federations import unreadable
-from tests.runtime.test_workshop import wait_until_gone
+from tests.runtime.training.test_workshop import wait_until_gone
 from tramfl.record import read_rows
 from tramfl.simulation.folder import RunFolder
 

@@ -22,8 +22,8 @@ from typing import Any
 from tramfl.circulation.custody import Record
 from tramfl.config import Scenario
 from tramfl.record import Row
-from tramfl.runtime import founding
-from tramfl.runtime.operating import FederationStatus, Operator, operator_from
+from tramfl.runtime.operator import founding
+from tramfl.runtime.operator.operating import FederationStatus, Operator, operator_from
 from tramfl.runtime.settings import RegisterSettings, SiteEntry
 from tramfl.runtime.wire import Order
 

@@ -21,12 +21,11 @@ import msgspec
 
 from tests.runtime.sites import Log, PlainHost, assignment, federation, frame, free_port, header_of, write_model
 from tramfl.circulation.phases import Copy, Offer
-from tramfl.runtime import links
-from tramfl.runtime.handshakes import reason_in
-from tramfl.runtime.links import SITE_KEY, Refusal, encode
-from tramfl.runtime.manifest import Manifest, WrongModel
-from tramfl.runtime.store import WEIGHTS, Store, file_digest
-from tramfl.runtime.transport import Server
+from tramfl.runtime.transport import Server, links
+from tramfl.runtime.transport.handshakes import reason_in
+from tramfl.runtime.transport.links import SITE_KEY, Refusal, encode
+from tramfl.runtime.weights.manifest import Manifest, WrongModel
+from tramfl.runtime.weights.store import WEIGHTS, Store, file_digest
 from tramfl.runtime.wire import (
     Accepted,
     Answer,

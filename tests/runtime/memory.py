@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tramfl.circulation.custody import MemoryRegister, Record, Versioned
 from tramfl.notation import NodeId
-from tramfl.runtime.register import ABSENT, LeaseLost, Silent, Standing
+from tramfl.runtime.registers.contract import ABSENT, LeaseLost, Silent, Standing
 
 POLL_SECONDS = 0.005
 

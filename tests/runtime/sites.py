@@ -23,11 +23,10 @@ from cryptography.x509.oid import NameOID
 
 from tramfl.circulation.phases import Assignment, Copy, Offer
 from tramfl.notation import Candidate, Decision, Digest, Loads, NodeId
-from tramfl.runtime import links
-from tramfl.runtime.manifest import Manifest
 from tramfl.runtime.settings import Federation, FederationFile, SiteEntry
-from tramfl.runtime.store import Store
-from tramfl.runtime.transport import Credentials, Peers, Server
+from tramfl.runtime.transport import Credentials, Peers, Server, links
+from tramfl.runtime.weights.manifest import Manifest
+from tramfl.runtime.weights.store import Store
 from tramfl.runtime.wire import (
     CHUNK_BYTES,
     Accepted,

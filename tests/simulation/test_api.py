@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from torch import nn
 
 import tramfl
-from tramfl.learning.datasets import Dataset
-from tramfl.learning.learner import Learner
+from tramfl.learning.data.datasets import Dataset
+from tramfl.learning.training.learner import Learner
 from tramfl.notation import BadInput, Decision
 from tramfl.record import CONFIG_FILE, ROUNDS_FILE, Row
 from tramfl.scheduling.policy import policy_named
@@ -185,7 +185,7 @@ def test_data_may_be_given_by_a_function() -> None:
         ({"model": lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 7))}, r"training\.network = .*7"),
         ({"model": nn.Flatten()}, r"training\.network = 'Flatten' has no weights to train"),
         ({"model": lambda: "a network"}, r"training\.network = .*str, not a torch\.nn\.Module"),
-        ({"data": "digits"}, r"the data gave a str, not a tramfl\.learning\.datasets\.Dataset"),
+        ({"data": "digits"}, r"the data gave a str, not a tramfl\.learning\.data\.datasets\.Dataset"),
         ({"data": lambda: [1, 2]}, "the data gave a list"),
     ],
 )

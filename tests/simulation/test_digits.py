@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tramfl
-from tramfl.learning.datasets import load_dataset
+from tramfl.learning.data.datasets import load_dataset
 from tramfl.simulation.scenarios import scenario_named
 from tramfl.simulation.setting import scheduling_only
 

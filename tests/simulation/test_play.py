@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from tramfl.config import Scenario
-from tramfl.learning.learner import Learner
+from tramfl.learning.training.learner import Learner
 from tramfl.notation import BadInput
 from tramfl.record import RowWriter
 from tramfl.simulation import play as module

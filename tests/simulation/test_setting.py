@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from tramfl.config import Cost, Partition
-from tramfl.learning.partition import LABEL_COUNTS
+from tramfl.learning.data.partition import LABEL_COUNTS
 from tramfl.notation import BadInput
 from tramfl.simulation.scenarios import scenario_named
 from tramfl.simulation.setting import held_by_nodes, scheduling_only, with_training

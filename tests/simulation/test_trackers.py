@@ -80,7 +80,7 @@ def test_mlflow_has_the_settings_every_round_and_how_the_run_ended(
 def test_an_interrupted_run_counts_as_killed_in_mlflow(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tramfl.learning.learner import Learner
+    from tramfl.learning.training.learner import Learner
 
     store = tmp_path / "mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{store}")

@@ -18,7 +18,7 @@ from tramfl.record import write_atomically
 from tramfl.runtime.settings import OPERATOR, Federation, check_name, host_and_port, read_federation
 
 if TYPE_CHECKING:
-    from tramfl.runtime.certificates import CertificateInfo
+    from tramfl.runtime.transport.certificates import CertificateInfo
 
 app = typer.Typer(help="Issue, renew and show the certificates of a federation.", no_args_is_help=True)
 
@@ -46,7 +46,8 @@ def issue(
 
     The file itself is left alone: it has to change at every site, and a run under way has counted its sites.
     """
-    from tramfl.runtime import certificates, founding
+    from tramfl.runtime.operator import founding
+    from tramfl.runtime.transport import certificates
 
     check_name(name, "tramfl cert issue")
     federation = read_federation(folder / founding.FEDERATION_FILE)
@@ -89,7 +90,7 @@ def renew(
     format_: FormatOption = Format.text,
 ) -> None:
     """Make certificates last longer. The key stays the same, so that no secret has to be copied again."""
-    from tramfl.runtime.certificates import Authority
+    from tramfl.runtime.transport.certificates import Authority
 
     federation = read_federation(folder / "federation.toml")
     known = (OPERATOR, *sorted(path.parent.name for path in folder.glob("sites/*/site.crt")))
@@ -164,7 +165,7 @@ def show(
 
 
 def _shown(file: Path) -> Shown:
-    from tramfl.runtime import certificates
+    from tramfl.runtime.transport import certificates
 
     pem = _content(file)
     info = certificates.describe(pem, source=str(file))

@@ -17,7 +17,7 @@ from tramfl.reporting.dashboard.source import Doing, Now, SiteNow, Status
 
 if TYPE_CHECKING:
     from tramfl.circulation.custody import Record
-    from tramfl.runtime.operating import FederationStatus, Operator, SiteStatus
+    from tramfl.runtime.operator.operating import FederationStatus, Operator, SiteStatus
 
 T = TypeVar("T")
 SCORE_SECONDS = 3.0

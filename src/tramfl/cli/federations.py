@@ -13,7 +13,7 @@ import typer
 from tramfl.notation import BadInput
 
 if TYPE_CHECKING:
-    from tramfl.runtime.operating import Operator
+    from tramfl.runtime.operator.operating import Operator
 
 T = TypeVar("T")
 
@@ -42,9 +42,9 @@ async def operator(path: Path, insecure: bool) -> AsyncIterator[Operator]:
 
 
 def runtime() -> Any:
-    """`tramfl.runtime.operating`, or one sentence about the extra it needs."""
+    """`tramfl.runtime.operator.operating`, or one sentence about the extra it needs."""
     try:
-        from tramfl.runtime import operating
+        from tramfl.runtime.operator import operating
     except ImportError as error:
         raise BadInput(f"real sites need {error.name}: install it with pip install 'tramfl[runtime]'.") from None
     return operating

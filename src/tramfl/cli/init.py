@@ -19,7 +19,7 @@ from tramfl.runtime.settings import RegisterSettings, SiteEntry, host_and_port
 from tramfl.simulation.scenarios import DEFAULT, scenario_from, scenario_named
 
 if TYPE_CHECKING:
-    from tramfl.runtime.founding import Plan
+    from tramfl.runtime.operator.founding import Plan
 
 _BY_SITES = {3: "digits-3", 5: DEFAULT, 10: "digits-10"}
 """The paper's layouts."""
@@ -67,7 +67,7 @@ def init(
     format_: FormatOption = Format.text,
 ) -> None:
     """Write a federation: its settings, a private authority, and a folder with a certificate for each site."""
-    from tramfl.runtime import founding
+    from tramfl.runtime.operator import founding
 
     if register is Kind.sqlite and (etcd_ca or etcd_user or etcd_password):
         raise BadInput("--etcd-ca, --etcd-user and --etcd-password are etcd's: add --register etcd.")

@@ -15,8 +15,8 @@ from tramfl.cli.federations import InsecureOption, run, runtime
 from tramfl.notation import BadInput
 
 if TYPE_CHECKING:
-    from tramfl.runtime.journal import Journal
     from tramfl.runtime.settings import Site
+    from tramfl.runtime.site.journal import Journal
     from tramfl.runtime.transport import Credentials
 
 
@@ -42,9 +42,9 @@ def node(
 
     The log goes to standard error, one JSON line an event.
     """
-    from tramfl.runtime import handshakes
-    from tramfl.runtime.journal import Journal
     from tramfl.runtime.settings import read_site
+    from tramfl.runtime.site.journal import Journal
+    from tramfl.runtime.transport import handshakes
 
     site = read_site(file)
     with os.fdopen(os.dup(2), "wb", buffering=0) as out:
@@ -62,8 +62,8 @@ def node(
 async def _be(
     site: Site, credentials: Credentials | None, log: Journal, metrics: int | None, with_parent: bool
 ) -> None:
-    from tramfl.runtime.node import Node
-    from tramfl.runtime.registers import open_register
+    from tramfl.runtime.registers.opening import open_register
+    from tramfl.runtime.site.node import Node
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

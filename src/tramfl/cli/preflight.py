@@ -20,7 +20,7 @@ def preflight(
 ) -> None:
     """Check certificates, port, register, model and data, disk, and that every peer answers; say what to fix."""
     runtime()
-    from tramfl.runtime import preflight as checks
+    from tramfl.runtime.operator import preflight as checks
     from tramfl.runtime.settings import read_site
 
     site = read_site(file)

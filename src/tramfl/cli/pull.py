@@ -21,7 +21,7 @@ from tramfl.simulation.experiment import Setting
 from tramfl.simulation.folder import RunFolder, Way
 
 if TYPE_CHECKING:
-    from tramfl.runtime.operating import FederationStatus, Operator
+    from tramfl.runtime.operator.operating import FederationStatus, Operator
 
 
 def pull(

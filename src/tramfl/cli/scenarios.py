@@ -10,7 +10,7 @@ from rich.table import Table
 
 from tramfl.cli.options import DataDirOption
 from tramfl.config import as_toml
-from tramfl.learning.partition import LABEL_COUNTS, held_counts, label_rows
+from tramfl.learning.data.partition import LABEL_COUNTS, held_counts, label_rows
 from tramfl.reporting.summary import percent
 from tramfl.simulation.scenarios import DEFAULT, scenario_from, scenario_named, scenario_names
 from tramfl.simulation.setting import held_by_nodes

@@ -18,7 +18,7 @@ from tramfl.notation import BadInput
 from tramfl.record import Row
 
 if TYPE_CHECKING:
-    from tramfl.runtime.operating import FederationStatus, SiteStatus
+    from tramfl.runtime.operator.operating import FederationStatus, SiteStatus
 
 
 class Times(Struct, frozen=True):

@@ -41,7 +41,7 @@ from tramfl.record import Row, Summary
 from tramfl.simulation.folder import RunFolder
 
 if TYPE_CHECKING:
-    from tramfl.runtime.operating import FederationStatus, Operator
+    from tramfl.runtime.operator.operating import FederationStatus, Operator
 
 LOOK_SECONDS = 0.25
 READY_SECONDS = 180.0
@@ -113,7 +113,7 @@ class _Street:
     """The sites' processes."""
 
     def __init__(self, place: Path, scenario: Scenario, sites: int, data_dir: Path | None) -> None:
-        from tramfl.runtime import founding
+        from tramfl.runtime.operator import founding
         from tramfl.runtime.settings import RegisterSettings, SiteEntry
 
         self.names = [chr(ord("a") + n) if sites <= 26 else f"s{n + 1}" for n in range(sites)]

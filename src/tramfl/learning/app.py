@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tramfl.learning.datasets import Dataset
+from tramfl.learning.data.datasets import Dataset
 from tramfl.learning.references import call_with_known, referred
 from tramfl.notation import BadInput
 
@@ -32,7 +32,7 @@ class App:
             return self.data
         given = call_with_known(self.data, site=site, data_dir=data_dir) if callable(self.data) else self.data
         if not isinstance(given, Dataset):
-            raise BadInput(f"the data gave a {type(given).__name__}, not a tramfl.learning.datasets.Dataset.")
+            raise BadInput(f"the data gave a {type(given).__name__}, not a tramfl.learning.data.datasets.Dataset.")
         return given
 
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from tramfl.circulation.phases import Limits
 from tramfl.config import Positive, Scenario, Whole, read_toml, settings_from
 from tramfl.notation import BadInput, NodeId
-from tramfl.runtime.predictors import predictor_names
+from tramfl.scheduling.predictors import predictor_names
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 """A site's name is also a name in its certificate."""

@@ -87,9 +87,9 @@ def simulate(
     """Run a scenario in virtual time and give its rows, summary and tables.
 
     `scenario` is a name, a TOML file or a `Scenario`. `model` is an `nn.Module` or a callable that makes one, `data`
-    a `tramfl.learning.datasets.Dataset` or a callable that gives one; both take the place of what the scenario names.
-    `app` brings both at once: the object that a real site takes. `policy` is a name or any object with `decide`,
-    `loads` any object with `at(round)`. `settings` changes keys of the scenario, by their dotted names:
+    a `tramfl.learning.data.datasets.Dataset` or a callable that gives one; both take the place of what the scenario
+    names. `app` brings both at once: the object that a real site takes. `policy` is a name or any object with
+    `decide`, `loads` any object with `at(round)`. `settings` changes keys of the scenario, by their dotted names:
     `{"training.batch_size": 64}`. With `out` the run is also recorded in that folder; `resume` goes on with the run
     that is there, with another budget if need be, and `overwrite` replaces it. An interrupt leaves the folder ready
     to be resumed.

@@ -23,7 +23,7 @@ from tramfl.simulation.scenarios import LIMITS, difference
 from tramfl.simulation.setting import scheduling_only, with_training
 
 if TYPE_CHECKING:
-    from tramfl.learning.learner import Learner
+    from tramfl.learning.training.learner import Learner
 
 SAVE_SECONDS = 60.0
 """Wall-clock seconds between two savings of the weights during a run."""
@@ -201,7 +201,7 @@ def _with_weights(
     content = folder.model()
     if content is None:
         return [], setting
-    from tramfl.learning.weights import about
+    from tramfl.learning.model.weights import about
 
     path = folder.path / MODEL_FILE
     remedy = "remove it to play the run again from its beginning"

@@ -15,14 +15,14 @@ import numpy as np
 from tramfl.config import Scenario
 from tramfl.draws import generator
 from tramfl.learning.chance import Purpose
-from tramfl.learning.datasets import data_folder, load_dataset
-from tramfl.learning.partition import LABEL_COUNTS, PAPER_LAYOUTS, divide, held_counts, share_counts
+from tramfl.learning.data.datasets import data_folder, load_dataset
+from tramfl.learning.data.partition import LABEL_COUNTS, PAPER_LAYOUTS, divide, held_counts, share_counts
 from tramfl.notation import BadInput, Counts, Digest, ModelCost, NodeId
 from tramfl.record import Scores
 from tramfl.simulation.experiment import Setting
 
 if TYPE_CHECKING:
-    from tramfl.learning.learner import Learner
+    from tramfl.learning.training.learner import Learner
 
 
 def scheduling_only(scenario: Scenario) -> Setting:
@@ -76,7 +76,7 @@ def with_training(
 ) -> tuple[Setting, Learner]:
     """The setting of a run that trains, and its learner."""
     try:
-        from tramfl.learning.learner import build_learner, use_threads
+        from tramfl.learning.training.learner import build_learner, use_threads
     except ImportError as error:
         raise BadInput(
             f"training needs {error.name}: install it with pip install 'tramfl[torch]', or add --no-training."
@@ -91,7 +91,7 @@ def with_training(
 def torch_left_alone() -> AbstractContextManager[None]:
     """The caller's own work with PyTorch goes on as it was."""
     try:
-        from tramfl.learning.learner import threads_as_they_were
+        from tramfl.learning.training.learner import threads_as_they_were
     except ImportError:
         return nullcontext()  # who trains is told that it is missing
     return threads_as_they_were()

@@ -56,10 +56,10 @@ async def linger_awake() -> None:
 
 def in_the_site() -> None:
     from tramfl.circulation.phases import Storing
-    from tramfl.runtime.arrival import Arrival
-    from tramfl.runtime.driver import Driver
-    from tramfl.runtime.etcd_register import EtcdRegister
-    from tramfl.runtime.sqlite_register import SqliteRegister
+    from tramfl.runtime.registers.etcd import EtcdRegister
+    from tramfl.runtime.registers.sqlite import SqliteRegister
+    from tramfl.runtime.site.driver import Driver
+    from tramfl.runtime.weights.arrival import Arrival
 
     ask, store, begin, take = Driver._asking, Driver._storing, Arrival.__init__, Arrival.take
 
@@ -108,7 +108,7 @@ def linger_at_swaps(register: Any) -> None:
 
 
 def in_the_workshop() -> None:
-    from tramfl.learning.site import SiteLearner
+    from tramfl.learning.training.site import SiteLearner
 
     train, scores = SiteLearner.train, SiteLearner.scores
 
@@ -126,7 +126,7 @@ def in_the_workshop() -> None:
 
 
 if FOLDER is not None:
-    if any("tramfl.runtime.bench" in word for word in sys.orig_argv):
+    if any("tramfl.runtime.training.bench" in word for word in sys.orig_argv):
         in_the_workshop()
     elif "node" in sys.orig_argv:
         os.environ[SITE] = Path(sys.orig_argv[-1]).parent.name

@@ -1,0 +1,1 @@
+"""Data sets, their downloads, and how they are divided between nodes."""

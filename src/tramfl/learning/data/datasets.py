@@ -1,0 +1,230 @@
+"""Data sets as plain arrays, from one data folder, and where missing files come from.
+
+Imports notation and NumPy; scikit-learn only when `digits` is asked for, torch never. Nothing is ever
+unpickled: idx files, CIFAR-10's binary release and npz archives without objects.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tramfl.learning.data.download import Report
+from tramfl.learning.data.releases import DATA_VARIABLE, IDX_RELEASES, Arrays, read_cifar10, read_idx_release
+from tramfl.learning.references import call_with_known, is_reference, referred
+from tramfl.notation import BadInput
+
+Pixels = NDArray[np.uint8] | NDArray[np.float32]
+Labels = NDArray[np.int64]
+
+NAMES = ("digits", "mnist", "fashion-mnist", "cifar10")
+"""The data sets known by name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Images with labels, divided into training and test samples."""
+
+    name: str
+    classes: tuple[str, ...]
+    """What each label stands for."""
+    train_images: Pixels
+    """Samples x channels x height x width; bytes (0 to 255) or float32 on any scale."""
+    train_labels: Labels
+    test_images: Pixels
+    test_labels: Labels
+    mean: tuple[float, ...]
+    """Per channel, where bytes count as 0 to 1."""
+    std: tuple[float, ...]
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of one image."""
+        channels, height, width = self.train_images.shape[1:]
+        return channels, height, width
+
+    @property
+    def label_counts(self) -> Labels:
+        """Training samples of each label."""
+        return np.bincount(self.train_labels, minlength=len(self.classes)).astype(np.int64)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        name: str,
+        train_images: Any,
+        train_labels: Any,
+        test_images: Any,
+        test_labels: Any,
+        *,
+        classes: Sequence[str] | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+    ) -> Dataset:
+        """A data set from the user's arrays; what does not fit is refused by name."""
+        train = _images(train_images, f"{name}: train_images")
+        test = _images(test_images, f"{name}: test_images")
+        if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
+            raise BadInput(
+                f"{name}: test_images are {test.dtype} of {test.shape[1:]}, train_images {train.dtype} of "
+                f"{train.shape[1:]}; they must agree."
+            )
+        train_y = _labels(train_labels, len(train), f"{name}: train_labels")
+        test_y = _labels(test_labels, len(test), f"{name}: test_labels")
+        count = int(max(train_y.max(), test_y.max())) + 1
+        names = tuple(classes) if classes is not None else tuple(str(c) for c in range(count))
+        if len(names) < count:
+            raise BadInput(f"{name}: there is a label {count - 1}, but classes names only {len(names)}.")
+        if mean is None or std is None:
+            mean, std = _moments(train)
+        if len(mean) != train.shape[1] or len(std) != train.shape[1] or min(std) <= 0:
+            raise BadInput(
+                f"{name}: mean and std need one number for each of {train.shape[1]} channels, std above 0."
+            )
+        return cls(name, names, train, train_y, test, test_y, tuple(map(float, mean)), tuple(map(float, std)))
+
+
+def data_folder(explicit: Path | None = None) -> Path:
+    """Where data sets lie: `explicit`, else TRAMFL_DATA, else the user's cache."""
+    if explicit is not None:
+        return explicit.expanduser()
+    if named := os.environ.get(DATA_VARIABLE):
+        return Path(named).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "tramfl"
+
+
+def load_dataset(name: str, data_dir: Path, *, download: bool = True, report: Report | None = None) -> Dataset:
+    """The data set called `name`; files missing from `data_dir` are fetched unless `download` is off."""
+    if name == "digits":
+        return _digits()
+    if name in IDX_RELEASES:
+        return _published(name, read_idx_release(name, data_dir, download, report))
+    if name == "cifar10":
+        return _published(name, read_cifar10(data_dir, download, report))
+    if name.startswith("npz:"):
+        return _npz(Path(name.removeprefix("npz:")).expanduser())
+    if is_reference(name):
+        return _own(name, data_dir)
+    raise BadInput(f"dataset = {name!r}: use {', '.join(NAMES)}, npz:PATH or package.module:attribute.")
+
+
+# ---- digits: bundled with scikit-learn, so that the first run needs no file at all
+
+
+def _digits() -> Dataset:
+    try:
+        from sklearn.datasets import load_digits  # noqa: PLC0415 - heavy, and only this data set needs it
+    except ImportError:
+        raise BadInput("dataset = 'digits' comes with scikit-learn: install tramfl[torch].") from None
+    pixels, target = load_digits(return_X_y=True)
+    images = np.asarray(pixels, dtype=np.float32).reshape(-1, 1, 8, 8) / 16
+    labels = np.asarray(target, dtype=np.int64)
+    test = np.zeros(len(labels), dtype=bool)
+    for label in range(10):
+        # Every fifth image of a label: the same split for ever, on any version of any generator.
+        test[np.flatnonzero(labels == label)[4::5]] = True
+    return Dataset.from_arrays("digits", images[~test], labels[~test], images[test], labels[test])
+
+
+# ---- published releases: what their arrays do not say
+
+_CLASSES: dict[str, tuple[str, ...]] = {
+    "mnist": ("0", "1", "2", "3", "4", "5", "6", "7", "8", "9"),
+    "fashion-mnist": (
+        *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+        *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+    ),
+    "cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+}
+_MEAN: dict[str, tuple[float, ...]] = {
+    "mnist": (0.1307,),
+    "fashion-mnist": (0.2860,),
+    # ImageNet's: the network for these images comes pre-trained on images normalised so.
+    "cifar10": (0.485, 0.456, 0.406),
+}
+_STD: dict[str, tuple[float, ...]] = {
+    "mnist": (0.3081,),
+    "fashion-mnist": (0.3530,),
+    "cifar10": (0.229, 0.224, 0.225),
+}
+
+
+def _published(name: str, arrays: Arrays) -> Dataset:
+    return Dataset.from_arrays(name, *arrays, classes=_CLASSES[name], mean=_MEAN[name], std=_STD[name])
+
+
+# ---- the user's own
+
+
+def _npz(path: Path) -> Dataset:
+    keys = ("train_images", "train_labels", "test_images", "test_labels")
+    try:
+        with np.load(path, allow_pickle=False) as opened:
+            if missing := [key for key in keys if key not in opened]:
+                raise BadInput(f"{path} lacks {', '.join(missing)}; it needs the arrays {', '.join(keys)}.")
+            arrays = [opened[key] for key in keys]
+            classes = [str(c) for c in opened["classes"]] if "classes" in opened else None
+    except FileNotFoundError:
+        raise BadInput(f"dataset = 'npz:{path}': there is no such file.") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, AttributeError) as error:
+        if isinstance(error, BadInput):
+            raise
+        raise BadInput(f"{path} cannot be read as an npz archive of plain arrays ({error}).") from None
+    return Dataset.from_arrays(str(path), *arrays, classes=classes)
+
+
+def _own(reference: str, data_dir: Path) -> Dataset:
+    found = referred(reference, "dataset")
+    if isinstance(found, type) or (callable(found) and not isinstance(found, Dataset)):
+        found = call_with_known(found, data_dir=data_dir)
+    if isinstance(found, Dataset):
+        return found
+    keys = ("train_images", "train_labels", "test_images", "test_labels")
+    if missing := [key for key in keys if not hasattr(found, key)]:
+        raise BadInput(f"dataset = {reference!r}: the object lacks {', '.join(missing)}.")
+    extras = {key: getattr(found, key, None) for key in ("classes", "mean", "std")}
+    return Dataset.from_arrays(reference, *(getattr(found, key) for key in keys), **extras)
+
+
+# ---- checks
+
+
+def _images(given: Any, what: str) -> Pixels:
+    array = np.asarray(given)
+    if array.ndim == 3:
+        array = array[:, None]
+    if array.ndim != 4 or not array.size:
+        raise BadInput(f"{what} has shape {array.shape}; it needs samples x channels x height x width.")
+    if array.dtype == np.uint8:
+        return array
+    if not np.issubdtype(array.dtype, np.floating):
+        raise BadInput(f"{what} is {array.dtype}; give uint8 (0 to 255) or floating point numbers.")
+    if not np.isfinite(array).all():
+        raise BadInput(f"{what} has a value that is not finite.")
+    return array.astype(np.float32, copy=False)
+
+
+def _labels(given: Any, samples: int, what: str) -> Labels:
+    array = np.asarray(given)
+    if array.shape != (samples,):
+        raise BadInput(f"{what} has shape {array.shape}; {samples} images need shape ({samples},).")
+    if not np.issubdtype(array.dtype, np.integer) or array.min() < 0:
+        raise BadInput(f"{what} must be whole numbers from 0, and is {array.dtype}.")
+    return array.astype(np.int64)
+
+
+def _moments(images: Pixels) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation per channel; a channel without variation keeps its scale."""
+    scale = 255.0 if images.dtype == np.uint8 else 1.0
+    mean = images.mean(axis=(0, 2, 3), dtype=np.float64) / scale
+    std = images.std(axis=(0, 2, 3), dtype=np.float64) / scale
+    return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())

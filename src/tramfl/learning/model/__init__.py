@@ -1,0 +1,1 @@
+"""Networks, their weights as files, and what they cost to train and send."""

@@ -1,0 +1,1 @@
+"""Training and testing, in simulation and at one real site."""

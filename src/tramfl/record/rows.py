@@ -1,0 +1,147 @@
+"""One row a round, as JSON lines. Durable and append-only: a row is whole or absent."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from tramfl.circulation.custody import Record
+from tramfl.circulation.phases import Outcome
+from tramfl.notation import BadInput, Candidate, Ledger, NodeId
+from tramfl.record.files import write_atomically
+
+
+class RowLoads(Struct, frozen=True):
+    """The loads the decision was made from; null where a node did not report."""
+
+    flops: tuple[float | None, ...]
+    bandwidth: tuple[float | None, ...]
+    """From the holder to each node; null to itself."""
+
+
+class RowDecision(Struct, frozen=True):
+    """What was decided, what was weighed and why."""
+
+    policy: str
+    reason: str
+    predicted_seconds: float
+    candidates: tuple[Candidate, ...]
+    unreachable_labels: tuple[int, ...] = ()
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """One round."""
+
+    round: int
+    epoch: int = 1
+    holder: NodeId
+    """Who held the model before the round."""
+    node: NodeId | None
+    """Who trained, or null where the round was skipped."""
+    samples: tuple[int, ...]
+    loads: RowLoads
+    compute_seconds: float
+    transfer_seconds: float
+    idle_seconds: float
+    lost_seconds: float = 0.0
+    """Spent on attempts that failed; 0 unless something went wrong."""
+    total_seconds: float
+    used: tuple[int, ...]
+    """Samples of each label used up to and with this round."""
+    label_variance: float
+    decision: RowDecision
+    test_accuracy: float | None = None
+    test_loss: float | None = None
+    validation_loss: float | None = None
+    """On the held-back samples of the node that trained."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """What has been trained up to and with this round."""
+        return Ledger(self.used, self.total_seconds, self.round)
+
+
+class Scores(Struct, frozen=True):
+    """How good a model is."""
+
+    test_accuracy: float | None = None
+    test_loss: float | None = None
+    validation_loss: float | None = None
+
+
+def row_of(outcome: Outcome, record: Record, scores: Scores) -> Row:
+    """The row of a round that `record` is the first to contain."""
+    assignment = outcome.assignment
+    decision, holder = assignment.decision, assignment.holder
+    # JSON has neither NaN nor infinity.
+    flops = tuple(f if math.isfinite(f) else None for f in assignment.loads.flops)
+    links = tuple(b if math.isfinite(b) and n != holder else None for n, b in enumerate(assignment.loads.bandwidth))
+    return Row(
+        round=record.round,
+        epoch=record.epoch,
+        holder=holder,
+        node=outcome.node,
+        samples=decision.samples,
+        loads=RowLoads(flops, links),
+        compute_seconds=outcome.compute_seconds,
+        transfer_seconds=outcome.transfer_seconds,
+        idle_seconds=outcome.idle_seconds,
+        lost_seconds=outcome.lost_seconds,
+        total_seconds=record.ledger.seconds,
+        used=record.ledger.used,
+        label_variance=record.ledger.label_variance,
+        decision=RowDecision(
+            decision.policy,
+            decision.reason,
+            decision.round_seconds,
+            decision.candidates,
+            decision.unreachable_labels,
+        ),
+        test_accuracy=scores.test_accuracy,
+        test_loss=scores.test_loss,
+        validation_loss=scores.validation_loss,
+    )
+
+
+class RowWriter:
+    """Appends rows to a file, each one flushed as a whole line."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab")
+        self._encode = msgspec.json.Encoder().encode
+
+    def write(self, row: Row) -> None:
+        """Append one row."""
+        self._file.write(self._encode(row) + b"\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Make what was written durable."""
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """The rows of a file; a last line cut short by a crash is left out, any other bad line is named."""
+    decoder = msgspec.json.Decoder(Row)
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}.") from None
+    whole, _tail = lines[:-1], lines[-1]
+    for number, line in enumerate(whole, start=1):
+        try:
+            yield decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadInput(f"{path}, line {number}, is not a round's row: {error}.") from None
+
+
+def keep_whole_rows(path: Path, rows: Iterable[Row]) -> None:
+    """Rewrite `path` with `rows` alone, dropping a half-written tail before a run goes on."""
+    encode = msgspec.json.Encoder().encode
+    write_atomically(path, b"".join(encode(row) + b"\n" for row in rows))

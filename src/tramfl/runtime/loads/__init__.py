@@ -1,0 +1,1 @@
+"""What this site can spare: measured, remembered and predicted."""

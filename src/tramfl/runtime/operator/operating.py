@@ -1,0 +1,255 @@
+"""An operator's hand on a federation: ask every site how it is, order one of them, fetch rows and the model.
+
+Nothing here reaches the register: sites do, and any one that answers will do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from tramfl.circulation.custody import Record, Safe
+from tramfl.config import is_loopback, read_toml
+from tramfl.notation import BadInput, Digest, NodeId
+from tramfl.record import Row
+from tramfl.runtime.registers.contract import Standing
+from tramfl.runtime.settings import OPERATOR, Federation, Site, host_and_port, read_federation, read_site
+from tramfl.runtime.transport import Credentials, Peers, Refusal, Unreachable
+from tramfl.runtime.transport.certificates import unfit
+from tramfl.runtime.wire import Answer, AskRows, Order, SiteReport
+
+ANSWER_SECONDS = 3.0
+START_SECONDS = 60.0
+ROWS_AT_ONCE = 200
+FETCH_TRIES = 50
+
+
+class SiteStatus(Struct, frozen=True, kw_only=True):
+    """One site, as it can be seen from here."""
+
+    site: str
+    address: str
+    alive: bool
+    """Whether its lease holds, as the sites that answer say."""
+    answers: bool
+    why_not: str | None = None
+    report: SiteReport | None = None
+
+
+class FederationStatus(Struct, frozen=True, kw_only=True):
+    """A federation, as it can be seen from here."""
+
+    federation: str
+    record: Record | None
+    revision: int | None
+    sites: tuple[SiteStatus, ...]
+
+    @property
+    def answering(self) -> tuple[NodeId, ...]:
+        """The numbers of the sites that answer."""
+        return tuple(number for number, site in enumerate(self.sites) if site.answers)
+
+    def name_of(self, node: NodeId) -> str:
+        """A site's name; its number where the operator's file lists fewer sites than the run has."""
+        return self.sites[node].site if node < len(self.sites) else f"site number {node}"
+
+    @property
+    def model(self) -> Safe | None:
+        """What a fetch brings: the safe weights; at a run's end, or of the only site, the newest that there are."""
+        record = self.record
+        if record is None:
+            return None
+        final = record.status == "stopped" or len(self.sites) == 1
+        newest = record.weights
+        if final and newest.digest != record.safe.digest and set(newest.copies) & set(self.answering):
+            return Safe(record.round, newest.digest, newest.copies, record.ledger, newest.since)
+        return record.safe
+
+
+class Operator:
+    """Acts on a federation from outside."""
+
+    def __init__(self, federation: Federation, me: str, credentials: Credentials | None) -> None:
+        self.federation = federation
+        self._peers = Peers(federation, me, credentials)
+
+    async def close(self) -> None:
+        """End all connections."""
+        await self._peers.close()
+
+    async def status(self) -> FederationStatus:
+        """Ask every site at once."""
+        answers = await asyncio.gather(*(self._ask(n) for n in range(len(self.federation.names))))
+        standings = [_standing(a) for a in answers if isinstance(a, Answer) and a.record]
+        newest = max(standings, key=_revision, default=None)
+        alive = newest.alive if newest is not None else frozenset()
+        versioned = newest.versioned if newest is not None else None
+        return FederationStatus(
+            federation=self.federation.file.name,
+            record=versioned.record if versioned is not None else None,
+            revision=versioned.revision if versioned is not None else None,
+            sites=tuple(
+                SiteStatus(
+                    site=entry.name,
+                    address=entry.address,
+                    alive=number in alive,
+                    answers=isinstance(answer, Answer),
+                    why_not=None if isinstance(answer, Answer) else answer,
+                    report=answer.report if isinstance(answer, Answer) else None,
+                )
+                for number, (entry, answer) in enumerate(zip(self.federation.file.site, answers, strict=True))
+            ),
+        )
+
+    async def _ask(self, node: NodeId) -> Answer | str:
+        try:
+            return await self._peers.order(node, Order("status"), ANSWER_SECONDS)
+        except (Unreachable, Refusal) as error:
+            return str(error)
+
+    async def order(self, order: Order, seconds: float = START_SECONDS) -> str:
+        """Have an order carried out by the first site that answers; BadInput where it cannot be."""
+        status = await self.status()
+        if not status.answering:
+            reasons = "; ".join(f"{s.site}: {s.why_not}" for s in status.sites)
+            raise BadInput(f"no site of {self.federation.file.name!r} answers ({reasons}).")
+        why = ""
+        for node in status.answering:
+            try:
+                answer = await self._peers.order(node, order, seconds)
+            except (Unreachable, Refusal) as error:
+                why = str(error)
+                continue
+            if not answer.done:
+                raise BadInput(answer.message)
+            return answer.message
+        raise BadInput(f"no site carried the order out ({why}).")
+
+    async def rows(self, status: FederationStatus, first: int = 1) -> list[Row]:
+        """The rows of the run from round `first` on."""
+        record = status.record
+        if record is None:
+            return []
+        found: list[Row] = []
+        decode = msgspec.json.Decoder(Row).decode
+        while first + len(found) <= record.round:
+            begin = first + len(found)
+            last = min(record.round, begin + ROWS_AT_ONCE - 1)
+            rows = await self._rows(status, AskRows(record.run, begin, last))
+            found += [decode(line) for line in rows]
+            if len(rows) < last - begin + 1:
+                break
+        return found
+
+    async def _rows(self, status: FederationStatus, ask: AskRows) -> tuple[bytes, ...]:
+        why = "no site answers"
+        for node in status.answering:
+            try:
+                return (await self._peers.rows(node, ask, START_SECONDS)).lines
+            except (Unreachable, Refusal) as error:
+                why = f"{status.name_of(node)}: {error}"
+        raise BadInput(f"no site gives the rounds of the run ({why}); try again when the register answers.")
+
+    async def fetch(self, to: Path, progress: Callable[[int], None]) -> FederationStatus:
+        """Fetch the newest safe weights from a site that has them; the status that names them.
+
+        What has come of a transfer that broke is left for the next fetch; where nothing has come, nothing is left.
+        """
+        try:
+            status = await self._fetch(to, progress)
+        except BaseException:
+            _forget_parts(to, begun=False)
+            raise
+        _forget_parts(to, begun=True)
+        return status
+
+    async def _fetch(self, to: Path, progress: Callable[[int], None]) -> FederationStatus:
+        """A run that moves on may discard weights before the first byte is read: then newer ones are safe."""
+        why = "no site that has them answers"
+        tried: Digest | None = None
+        for _ in range(FETCH_TRIES):
+            status = await self.status()
+            model = status.model
+            if model is None:
+                raise BadInput(f"no run has begun in {self.federation.file.name!r}: there is no model to fetch.")
+            there = [n for n in model.copies if n in status.answering]
+            # It has not moved on: who could not give them a moment ago cannot now.
+            if not there or model.digest == tried:
+                break
+            tried = model.digest
+            for node in there:
+                try:
+                    await self._peers.fetch(node, tried, to, progress)
+                except (Unreachable, Refusal) as error:
+                    why = f"{self.federation.names[node]}: {error}"
+                    continue
+                return status
+        assert model is not None
+        copies = ", ".join(map(status.name_of, model.copies))
+        raise BadInput(f"the weights of round {model.round} lie at {copies}, and cannot be fetched ({why}).")
+
+
+def _forget_parts(to: Path, begun: bool) -> None:
+    """Parts of weights without a byte in them; with `begun`, all: newer weights are there."""
+    for part in to.parent.glob(f"{to.name}.*.part"):
+        if begun or part.stat().st_size == 0:
+            part.unlink()
+
+
+def operator_from(path: Path, insecure: bool) -> Operator:
+    """An operator with what lies beside `federation.toml` or `site.toml`."""
+    if isinstance(read_toml(path).get("site"), str):
+        site = read_site(path)
+        return Operator(site.federation, site.file.site, site_credentials(site, insecure))
+    federation = read_federation(path)
+    if insecure:
+        check_loopback(federation)
+        return Operator(federation, OPERATOR, None)
+    names = ("ca.crt", f"{OPERATOR}.crt", f"{OPERATOR}.key")
+    return Operator(federation, OPERATOR, _credentials_of(OPERATOR, *map(federation.beside, names)))
+
+
+def site_credentials(site: Site, insecure: bool) -> Credentials | None:
+    """Who a site is; None, for everybody is trusted, only on loopback and only if asked for."""
+    if insecure:
+        check_loopback(site.federation)
+        return None
+    file = site.file
+    return _credentials_of(file.site, *map(site.beside, (file.authorities, file.certificate, file.key)))
+
+
+def _credentials_of(name: str, authorities: Path, certificate: Path, key: Path) -> Credentials:
+    """Whoever is called `name`; BadInput names the files that do not show it. gRPC only fails, and says not why."""
+    found = Credentials.from_files(authorities, certificate, key)
+    sources = str(certificate), str(key), str(authorities)
+    if wrong := unfit(found.certificate, found.key, found.authorities, name, sources=sources):
+        raise BadInput(
+            f"{certificate}, with {key} and {authorities}, will not do for {name!r}: {' '.join(wrong)}"
+            f" Put there what tramfl cert makes for {name!r}."
+        )
+    return found
+
+
+def check_loopback(federation: Federation) -> None:
+    """Refuse to do without certificates on any real network."""
+    for entry in federation.file.site:
+        host, _ = host_and_port(entry.address, str(federation.path))
+        if not is_loopback(host):
+            raise BadInput(
+                f"--insecure is for loopback only, and site {entry.name!r} is at {entry.address}; use certificates."
+            )
+
+
+def _standing(answer: Answer) -> Standing:
+    try:
+        return msgspec.msgpack.decode(answer.record, type=Standing)
+    except msgspec.MsgspecError:
+        return Standing(None, frozenset())
+
+
+def _revision(standing: Standing) -> int:
+    return standing.versioned.revision if standing.versioned is not None else -1

@@ -1,0 +1,297 @@
+"""The register of sites on many machines: an etcd cluster. Imports etcd_gateway, register and circulation.
+
+    tramfl/<federation>/alive/<node>               a life of the node; bound to its lease, it goes when that ends
+    tramfl/<federation>/record                     the record; its mod_revision is the revision given out
+    tramfl/<federation>/rounds/{row,note}/<run>/<round>
+
+The keys up to `record` are one range: a look reads it at one revision, and a watch of it hears of nothing else.
+
+Safety comes from the swap, not from the lease: one transaction compares the record's revision and that of this life's
+key. Every read is linearizable: a member that has lost the others gives no answer rather than an old one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import secrets
+import time
+from urllib.parse import quote
+
+import msgspec
+
+from tramfl.circulation.custody import Record, Versioned
+from tramfl.notation import BadInput, NodeId
+from tramfl.runtime.registers.contract import LeaseLost, Silent, Standing
+from tramfl.runtime.registers.etcd_gateway import Gateway, Json, content, text
+from tramfl.runtime.settings import RegisterSettings
+
+PAGE = 200
+"""Rows asked for at once."""
+LAST_ROUND = 10**12 - 1
+
+
+class Life(msgspec.Struct, frozen=True):
+    """What this node's lease is known by."""
+
+    lease: str
+    revision: int
+    """Of the key bound to it: each join writes it anew, so that a former life's swaps fail."""
+
+
+class Told(msgspec.Struct, frozen=True):
+    """The outcome of a look."""
+
+    standing: Standing
+    wakes: int
+    """Messages of the watch that had come before it."""
+    at: float
+
+
+class EtcdRegister:
+    """One node's view of the cluster. See `Register`.
+
+    Settings that etcd refuses, or under which no TLS comes about, raise BadInput until it has answered once; from
+    then on the same is Silent, for it may pass.
+    """
+
+    def __init__(
+        self,
+        settings: RegisterSettings,
+        federation: str,
+        node: NodeId,
+        lease_seconds: float,
+        password: str | None = None,
+    ) -> None:
+        self._gateway = Gateway(settings, password)
+        self._prefix = f"tramfl/{quote(federation, safe='')}/"
+        self._node = node
+        self._lease_seconds = lease_seconds
+        self._life: Life | None = None
+        self._joining = asyncio.Lock()
+        self._newest: Versioned | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._waiting: set[asyncio.Event] = set()
+        self._wakes = 0
+        self._told: Told | None = None
+
+    async def join(self) -> None:
+        """Take this node's lease, in place of any that a former life of it left."""
+        # One after the other: the life that is kept must be the one whose key was written last.
+        async with self._joining:
+            await self._join()
+
+    async def renew(self) -> None:
+        """Make the lease last a full length again."""
+        life = self._own_life()
+        answer = await self._gateway.ask("lease/keepalive", {"ID": life.lease}, repeatable=True)
+        if int(answer.get("result", {}).get("TTL", 0)) <= 0:
+            self._lose(life)
+            raise LeaseLost(f"node {self._node}'s lease in etcd has run out")
+
+    async def leave(self) -> None:
+        """Give the lease up; where etcd is silent it runs out by itself."""
+        life, self._life = self._life, None
+        if life is not None:
+            await self._revoke(life.lease)
+
+    async def look(self) -> Standing:
+        """The record and who is alive, at one revision."""
+        wakes, at = self._wakes, time.monotonic()
+        answer = await self._gateway.ask("kv/range", self._span, repeatable=True)
+        found = {content(kv["key"]).decode(): kv for kv in answer.get("kvs", [])}
+        self._check_own(found.get(self._own_key, {}), int(answer["header"]["revision"]))
+        kv = found.pop(self._record_key, None)
+        nodes = (key.rpartition("/")[2] for key in found)
+        alive = frozenset(int(node) for node in nodes if node.isdecimal())
+        standing = Standing(None if kv is None else self._versioned(kv), alive)
+        self._told = Told(standing, wakes, at)
+        return standing
+
+    async def changed(self, since: Standing, seconds: float) -> Standing:
+        """The same, as soon as it differs from `since`, or as it is after so many seconds.
+
+        The watch only wakes: what is told is what a look says, and a look is made now and then without being woken.
+        """
+        until = time.monotonic() + seconds
+        self._keep_watching()
+        news = asyncio.Event()
+        self._waiting.add(news)
+        try:
+            woken = await _set_within(news, min(seconds, self._fresh_for(since)))
+            while True:
+                news.clear()
+                standing = await self.look()
+                if standing != since and not woken:
+                    self._stop_watching()  # it is deaf, so the next call begins another
+                left = until - time.monotonic()
+                if standing != since or left <= 0:
+                    return standing
+                woken = await _set_within(news, min(left, self._lease_seconds / 3))
+        finally:
+            self._waiting.discard(news)
+
+    async def swap(self, revision: int, record: Record, row: bytes | None = None) -> Versioned | None:
+        """Put `record` in place of `revision`, with its row; None if the record has another revision by now."""
+        life = self._own_life()
+        puts = [_put(self._record_key, msgspec.msgpack.encode(record))]
+        if row is not None:
+            puts.append(_put(self._round_key("row", record.run, record.round), row))
+        transaction = {
+            "compare": [_unchanged(self._record_key, revision), _unchanged(self._own_key, life.revision)],
+            "success": puts,
+            "failure": [{"request_range": {"key": text(key)}} for key in (self._record_key, self._own_key)],
+        }
+        answer = await self._gateway.ask("kv/txn", transaction, repeatable=False)
+        if answer.get("succeeded", False):
+            return Versioned(record, int(answer["header"]["revision"]))
+        found, own = (response["response_range"].get("kvs", []) for response in answer["responses"])
+        if not own or int(own[0]["mod_revision"]) != life.revision:
+            self._lose(life)
+            raise LeaseLost(f"node {self._node} has no lease in etcd any more")
+        if (int(found[0]["mod_revision"]) if found else 0) == revision:
+            raise Silent("etcd refused a swap for no reason it gives")
+        return None
+
+    async def rows(self, run: str, first: int, last: int) -> list[bytes]:
+        """The rows of rounds `first` to `last`, in order."""
+        return list((await self._rounds("row", run, first, last)).values())
+
+    async def note(self, run: str, round_: int, content: bytes) -> None:
+        """Keep something about a round; the last one counts."""
+        note = _put(self._round_key("note", run, round_), content)["request_put"]
+        await self._gateway.ask("kv/put", note, repeatable=False)
+
+    async def notes(self, run: str, first: int, last: int) -> dict[int, bytes]:
+        """What was noted about rounds `first` to `last`."""
+        return await self._rounds("note", run, first, last)
+
+    async def close(self) -> None:
+        """End all connections; the lease runs out by itself unless given up before."""
+        watch = self._watch
+        self._stop_watching()
+        if watch is not None:
+            await asyncio.wait({watch})
+        await self._gateway.close()
+        for news in self._waiting:
+            news.set()
+
+    @property
+    def _record_key(self) -> str:
+        return f"{self._prefix}record"
+
+    @property
+    def _own_key(self) -> str:
+        return f"{self._prefix}alive/{self._node}"
+
+    def _round_key(self, what: str, run: str, round_: int) -> str:
+        # As many digits for all, so that the order of keys is that of rounds.
+        return f"{self._prefix}rounds/{what}/{quote(run, safe='')}/{min(max(round_, 0), LAST_ROUND):012d}"
+
+    @property
+    def _span(self) -> Json:
+        return {"key": text(f"{self._prefix}alive/"), "range_end": text(f"{self._record_key}\0")}
+
+    def _fresh_for(self, since: Standing) -> float:
+        """How long a look may wait: not at all, unless the last one was just now and nothing has been heard since."""
+        told = self._told
+        if told is None or told.standing != since or told.wakes != self._wakes:
+            return 0.0
+        return max(0.0, told.at + self._lease_seconds / 3 - time.monotonic())
+
+    def _own_life(self) -> Life:
+        if self._life is None:
+            raise LeaseLost(f"node {self._node} has no lease in etcd")
+        return self._life
+
+    def _lose(self, life: Life) -> None:
+        if self._life == life:
+            self._life = None
+
+    def _check_own(self, kv: Json, revision: int) -> None:
+        """A key that is gone, or another life's, ends this life, though its lease may still be renewed."""
+        life = self._life
+        # What was read before this life began says nothing about it.
+        if life is not None and revision >= life.revision and int(kv.get("mod_revision", 0)) != life.revision:
+            self._lose(life)
+
+    def _versioned(self, kv: Json) -> Versioned:
+        revision = int(kv["mod_revision"])
+        if self._newest is None or self._newest.revision != revision:
+            try:
+                record = msgspec.msgpack.decode(content(kv["value"]), type=Record)
+            except msgspec.DecodeError as error:
+                raise BadInput(f"the record at {self._record_key} in etcd cannot be read: {error}.") from None
+            self._newest = Versioned(record, revision)
+        return self._newest
+
+    async def _join(self) -> None:
+        granted = await self._gateway.ask("lease/grant", {"TTL": math.ceil(self._lease_seconds)}, repeatable=True)
+        lease = str(granted["ID"])
+        life = {"key": text(self._own_key), "value": text(secrets.token_hex(8)), "lease": lease, "prev_kv": True}
+        answer = await self._gateway.ask("kv/put", life, repeatable=False)
+        self._life = Life(lease, int(answer["header"]["revision"]))
+        # The key is bound to the new lease by now, so the end of the former one cannot take it along.
+        former = str(answer.get("prev_kv", {}).get("lease", "0"))
+        if former != "0":
+            await self._revoke(former)
+
+    async def _revoke(self, lease: str) -> None:
+        """End a lease; if that fails it ends by itself."""
+        with contextlib.suppress(Silent):
+            await self._gateway.ask("lease/revoke", {"ID": lease}, repeatable=True)
+
+    async def _rounds(self, what: str, run: str, first: int, last: int) -> dict[int, bytes]:
+        start, end = self._round_key(what, run, first), f"{self._round_key(what, run, last)}\0"
+        found: dict[int, bytes] = {}
+        while True:
+            page = {"key": text(start), "range_end": text(end), "limit": PAGE}
+            answer = await self._gateway.ask("kv/range", page, repeatable=True)
+            for kv in answer.get("kvs", []):
+                start = content(kv["key"]).decode()
+                found[int(start.rpartition("/")[2])] = content(kv.get("value", ""))
+            if not answer.get("more", False):
+                return found
+            start += "\0"
+
+    def _keep_watching(self) -> None:
+        if self._watch is None or self._watch.done():
+            self._watch = asyncio.create_task(self._wake_on_news())
+
+    def _stop_watching(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
+    async def _wake_on_news(self) -> None:
+        while True:
+            # The first message says that the watch is on; what happened before it was, a look will tell.
+            async with contextlib.aclosing(self._gateway.listen("watch", {"create_request": self._span})) as messages:
+                async for message in messages:
+                    self._wakes += 1
+                    for news in self._waiting:
+                        news.set()
+                    if "error" in message or message.get("result", {}).get("canceled", False):
+                        break
+            await asyncio.sleep(min(1.0, self._lease_seconds / 3))
+
+
+def _put(key: str, value: bytes) -> Json:
+    return {"request_put": {"key": text(key), "value": text(value)}}
+
+
+def _unchanged(key: str, revision: int) -> Json:
+    """True of a key that has this revision; of one that is not there if the revision is 0."""
+    return {"key": text(key), "target": "MOD", "result": "EQUAL", "mod_revision": str(revision)}
+
+
+async def _set_within(event: asyncio.Event, seconds: float) -> bool:
+    if seconds <= 0:
+        return True
+    try:
+        # Not wait_for: until Python 3.12 it may swallow a cancellation that comes with the event.
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False

@@ -1,0 +1,57 @@
+"""The register that a federation names. Imports its kinds, settings and notation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from msgspec.structs import replace
+
+from tramfl.config import is_loopback
+from tramfl.notation import BadInput, NodeId
+from tramfl.runtime.registers.contract import Register
+from tramfl.runtime.registers.etcd import EtcdRegister
+from tramfl.runtime.registers.sqlite import SqliteRegister
+from tramfl.runtime.settings import Federation
+
+
+def open_register(federation: Federation, node: NodeId) -> Register:
+    """The federation's register, as one node sees it; nothing is asked of it yet."""
+    settings, lease = federation.file.register, federation.file.lease_seconds
+    if settings.kind == "sqlite":
+        path = federation.beside(settings.path)
+        if not path.parent.is_dir():
+            raise BadInput(f"{federation.path}: register.path is in {path.parent}, which is not a folder.")
+        return SqliteRegister(path, node, lease, settings.timeout_seconds)
+    for endpoint in settings.endpoints:
+        _check_secret(endpoint, federation.path)
+    files = {
+        key: str(federation.beside(name))
+        for key in ("authorities", "certificate", "key")
+        if (name := getattr(settings, key)) is not None
+    }
+    try:
+        return EtcdRegister(replace(settings, **files), federation.file.name, node, lease, _password(federation))
+    except BadInput as error:
+        raise BadInput(f"{federation.path}: {error}") from None
+
+
+def _check_secret(endpoint: str, source: Path) -> None:
+    """Passwords and the record go in clear only where nobody else can listen."""
+    url = urlsplit(endpoint)
+    if url.scheme == "http" and not is_loopback(url.hostname or ""):
+        raise BadInput(f"{source}: register.endpoints has {endpoint!r}; without https etcd may only be on loopback.")
+
+
+def _password(federation: Federation) -> str | None:
+    settings = federation.file.register
+    if settings.user is None:
+        return None
+    if settings.password_file is None:
+        raise BadInput(f"{federation.path}: register.user is given, so register.password_file must be, too.")
+    path = federation.beside(settings.password_file)
+    try:
+        return path.read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise BadInput(f"{federation.path}: register.password_file {path} cannot be read: {reason}.") from None

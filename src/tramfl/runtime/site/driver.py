@@ -1,0 +1,425 @@
+"""The round machine of one run at one site, and what carries its commands out.
+
+Nothing here decides: `circulation/` does. Every command becomes a task; what comes of it goes back into the machine
+as an event, in the order in which it happened. All of it runs on one event loop; only disk and policy use threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+
+from tramfl.circulation import commands as do
+from tramfl.circulation import events as on
+from tramfl.circulation.machine import advance
+from tramfl.circulation.phases import Limits, Sending, State, Swapping, Training
+from tramfl.draws import deciding
+from tramfl.notation import Counts, Decision, Digest, ModelCost, NodeId
+from tramfl.record import Scores, row_of
+from tramfl.runtime.registers.contract import LeaseLost, Register, Silent
+from tramfl.runtime.site.journal import Log
+from tramfl.runtime.training.workshop import Made, WorkFailed, Workshop
+from tramfl.runtime.transport import Refusal, Unreachable
+from tramfl.runtime.weights.store import Store
+from tramfl.runtime.wire import Accepted, AskLoad, Consignment, Load, Refused
+from tramfl.scheduling.policy import Policy, check_decision
+
+ENDED = "the site takes no part in the run any more"
+
+
+MOST_HELD = 1 << 50
+"""Of all labels together, a site has no more samples than the scheduler can count exactly."""
+
+
+class Surroundings(Protocol):
+    """What the site does for its driver."""
+
+    def own_load(self) -> float:
+        """FLOPS that this site can spare in the next round."""
+        ...
+
+    async def load_of(self, node: NodeId, ask: AskLoad, seconds: float) -> tuple[Load, float]:
+        """What another site can spare, and the bandwidth to it."""
+        ...
+
+    async def send(self, node: NodeId, consignment: Consignment, path: Path, progress: Callable[[int], None]) -> None:
+        """Move a model; raises Refusal or Unreachable."""
+        ...
+
+    def trained(self, samples: int, seconds: float) -> None:
+        """A training took so long."""
+        ...
+
+    def handed_over(self, to: NodeId) -> None:
+        """The record names another holder now."""
+        ...
+
+    def closed(self, command: do.CloseRound) -> None:
+        """A round is committed."""
+        ...
+
+    def broken(self, error: BaseException) -> None:
+        """Something failed that no event tells of: the site must end."""
+        ...
+
+
+class Driver:
+    """One run at one site."""
+
+    def __init__(
+        self,
+        *,
+        me: NodeId,
+        names: tuple[str, ...],
+        run: str,
+        seed: int,
+        labels: int,
+        limits: Limits,
+        cost: ModelCost,
+        policy: Policy,
+        policy_name: str,
+        wait_seconds: float,
+        register: Register,
+        store: Store,
+        workshop: Workshop,
+        surroundings: Surroundings,
+        clock: Callable[[], float],
+        log: Log,
+        incarnation: int,
+    ) -> None:
+        self.run, self.store = run, store
+        self._names, self._seed, self._cost = names, seed, cost
+        self._policy, self._policy_name, self._wait_seconds = policy, policy_name, wait_seconds
+        self._register, self._workshop, self._site = register, workshop, surroundings
+        self._clock, self._log = clock, log
+        self.held: Counts = np.zeros((len(names), labels), dtype=np.int64)
+        """l_ic, as each site last said."""
+        # Tickets of an earlier life must never be mistaken for this one's.
+        self.state = State(me, len(names), cost.model_bits, limits, ticket=incarnation << 32)
+        self.progress: float | None = None
+        """Of the transfer or training under way."""
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sends: dict[int, asyncio.Task[None]] = {}
+        self._trainings: dict[int, asyncio.Task[None]] = {}
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._staged: dict[Digest, Path] = {}
+        self._arrivals: dict[tuple[NodeId, int], list[asyncio.Future[Accepted | Refused]]] = {}
+        # One thread: what is stored first is discarded last.
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
+        self._silent: set[NodeId] = set()
+        self._ended = False
+
+    # Events in, commands out.
+
+    def start(self) -> None:
+        """The process begins, with what is on its disk."""
+        self.tell(on.Started(self._clock(), self.store.copies()))
+
+    def tell(self, event: on.Event) -> None:
+        """Something happened."""
+        if self._ended:
+            return
+        try:
+            before = type(self.state.phase)
+            self.state, commands = advance(self.state, event)
+            self._drop_stale_timers()
+            if type(self.state.phase) is not before:
+                self.progress = None
+            for command in commands:
+                _CARRY_OUT[type(command)](self, command)
+        except Exception as error:
+            self._site.broken(error)
+
+    async def end(self) -> None:
+        """Stop all that is under way; the disk stays as it is."""
+        self._ended = True
+        for timer in self._timers.values():
+            timer.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for waiting in self._arrivals.values():
+            for future in waiting:
+                if not future.done():
+                    future.set_result(Refused(ENDED))
+        self._disk.shutdown(wait=True)
+
+    def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+        return task
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._site.broken(error)
+
+    def _drop_stale_timers(self) -> None:
+        backup = self.state.backup
+        wanted = {getattr(self.state.phase, "ticket", None), backup.ticket if backup else None}
+        for ticket in [t for t in self._timers if t not in wanted]:
+            self._timers.pop(ticket).cancel()
+
+    # The register.
+
+    def _read_record(self, command: do.ReadRecord) -> None:
+        self._task(self._reading(command))
+
+    async def _reading(self, command: do.ReadRecord) -> None:
+        try:
+            standing = await self._register.look()
+        except Silent:
+            self.tell(on.RegisterSilent(self._clock(), command.ticket))
+            return
+        versioned = standing.versioned
+        # Another run has begun: whoever follows the register ends this driver.
+        if versioned is not None and versioned.record.run == self.run:
+            self.tell(on.RecordRead(self._clock(), command.ticket, versioned))
+
+    def _swap(self, command: do.Swap) -> None:
+        phase = self.state.phase
+        row = None
+        if isinstance(phase, Swapping) and phase.ticket == command.ticket and phase.outcome is not None:
+            row = msgspec.json.encode(row_of(phase.outcome, command.record, Scores()))
+        self._task(self._swapping(command, row))
+
+    async def _swapping(self, command: do.Swap, row: bytes | None) -> None:
+        try:
+            try:
+                swapped = await self._register.swap(command.revision, command.record, row)
+            except LeaseLost:
+                await self._register.join()
+                swapped = await self._register.swap(command.revision, command.record, row)
+            versioned = swapped or (await self._register.look()).versioned
+        except (Silent, LeaseLost) as error:
+            self._log("register-silent", reason=str(error))
+            self.tell(on.RegisterSilent(self._clock(), command.ticket))
+            return
+        if versioned is None or versioned.record.run != self.run:
+            return
+        if swapped is None:
+            self.tell(on.SwapRefused(self._clock(), command.ticket, versioned))
+            return
+        record = versioned.record
+        if record.holder is not None and record.holder != self.state.me:
+            self._site.handed_over(record.holder)
+        self.tell(on.Swapped(self._clock(), command.ticket, versioned))
+
+    # Step 1: loads.
+
+    def _ask_loads(self, command: do.AskLoads) -> None:
+        for node in command.nodes:
+            if node == self.state.me:
+                self._loop.call_soon(self._report_own, command)
+            else:
+                self._task(self._asking(command, node))
+
+    def _report_own(self, command: do.AskLoads) -> None:
+        flops = self._site.own_load()
+        self.tell(on.LoadReported(self._clock(), command.ticket, self.state.me, flops, math.inf))
+
+    async def _asking(self, command: do.AskLoads, node: NodeId) -> None:
+        ask = AskLoad(self.run, command.round)
+        try:
+            load, bandwidth = await self._site.load_of(node, ask, self.state.limits.load_reply)
+        except (Unreachable, Refusal) as error:
+            self._missing(node, str(error))
+            return
+        if wrong := _wrong(load, bandwidth, self.held.shape[1]):
+            self._log("refused", peer=self._names[node], reason=f"its load is no load: {wrong}")
+            return
+        if node in self._silent:
+            self._silent.discard(node)
+            self._log("peer-back", peer=self._names[node])
+        self.held[node] = load.held
+        self.tell(on.LoadReported(self._clock(), command.ticket, node, load.flops, bandwidth))
+
+    def _missing(self, node: NodeId, reason: str) -> None:
+        """Said once, not every round."""
+        if node not in self._silent:
+            self._silent.add(node)
+            self._log("peer-missing", peer=self._names[node], reason=reason)
+
+    # Step 2: decide and wait.
+
+    def _decide(self, command: do.Decide) -> None:
+        self._task(self._deciding(command))
+
+    async def _deciding(self, command: do.Decide) -> None:
+        rng = deciding(self._seed, command.ledger.round + 1)
+        held = self.held.copy()
+        try:
+            decision = await asyncio.to_thread(
+                self._policy.decide, command.ledger, command.loads, held, self.state.me, self._cost, rng
+            )
+            check_decision(decision, command.loads, held)
+        except Exception as error:
+            # A policy that fails costs a round, not the site: what it was told came from others.
+            self._log("not-decided", reason=f"{type(error).__name__}: {error}")
+            why = "Nobody trains: the policy failed, see this site's log."
+            decision = Decision(self._policy_name, None, (0,) * held.shape[1], 0.0, 0.0, self._wait_seconds, why)
+        self.tell(on.Decided(self._clock(), command.ticket, decision))
+
+    def _wake(self, command: do.Wake) -> None:
+        self._timers[command.ticket] = self._loop.call_later(command.seconds, self._woke, command.ticket)
+
+    def _woke(self, ticket: int) -> None:
+        self._timers.pop(ticket, None)
+        if isinstance(self.state.phase, Sending | Training):
+            self._log("overdue", doing=type(self.state.phase).__name__.lower())
+        self.tell(on.Woke(self._clock(), ticket))
+
+    # Step 3: send and receive.
+
+    def _send_model(self, command: do.SendModel) -> None:
+        self._sends[command.ticket] = self._task(self._sending(command))
+
+    async def _sending(self, command: do.SendModel) -> None:
+        path = self.store.path(command.offer.digest)
+        try:
+            if path is None:
+                raise Unreachable(f"the weights {command.offer.digest} are not on disk")
+            size = path.stat().st_size
+            consignment = Consignment(self.run, command.offer, size)
+
+            def moved(sent: int) -> None:
+                if command.offer.assignment is not None:
+                    self.progress = sent / size
+
+            await self._site.send(command.to, consignment, path, moved)
+        except (Refusal, Unreachable, OSError) as error:
+            self._log("not-sent", to=self._names[command.to], reason=str(error))
+            self.tell(on.SendFailed(self._clock(), command.ticket))
+        else:
+            self.tell(on.Acknowledged(self._clock(), command.ticket))
+        finally:
+            self._sends.pop(command.ticket, None)
+
+    def _cancel_send(self, command: do.CancelSend) -> None:
+        if task := self._sends.pop(command.ticket, None):
+            task.cancel()
+
+    async def arrived(
+        self, sender: NodeId, consignment: Consignment, staged: Path, seconds: float
+    ) -> Accepted | Refused:
+        """A peer's model is in staging, whole and verified; what comes of it."""
+        if self._ended:
+            return Refused(ENDED)  # nothing would ever come of it
+        offer = consignment.offer
+        self._staged[offer.digest] = staged
+        future: asyncio.Future[Accepted | Refused] = self._loop.create_future()
+        waiting = self._arrivals.setdefault((sender, offer.ticket), [])
+        waiting.append(future)
+        self.tell(on.ModelArrived(self._clock(), sender, offer, seconds))
+        try:
+            return await future
+        finally:
+            waiting.remove(future)
+            if not waiting:
+                self._arrivals.pop((sender, offer.ticket), None)
+
+    def _acknowledge(self, command: do.Acknowledge) -> None:
+        self._reply(command.to, command.ticket, Accepted())
+
+    def _refuse(self, command: do.Refuse) -> None:
+        self._log("refused", peer=self._names[command.to], reason=command.reason)
+        self._reply(command.to, command.ticket, Refused(command.reason))
+
+    def _reply(self, to: NodeId, ticket: int, reply: Accepted | Refused) -> None:
+        for future in self._arrivals.get((to, ticket), ()):
+            if not future.done():
+                future.set_result(reply)
+
+    # Step 4: train and store.
+
+    def _train(self, command: do.Train) -> None:
+        self._trainings[command.ticket] = self._task(self._training(command))
+
+    async def _training(self, command: do.Train) -> None:
+        samples = command.assignment.decision.samples
+        parent = self.store.path(command.parent)
+        to = self.store.scratch()
+        made: Made | None = None
+        try:
+            if parent is None:
+                raise WorkFailed(f"the weights {command.parent} are not on disk")
+            made = await self._workshop.train(parent, samples, command.round, to)
+        except (WorkFailed, ValueError) as error:
+            self._log("training-failed", reason=str(error))
+            self.tell(on.TrainingFailed(self._clock(), command.ticket))
+        else:
+            self._site.trained(sum(samples), made.seconds)
+            self._staged[made.digest] = to
+            self.tell(on.Trained(self._clock(), command.ticket, made.digest, made.seconds))
+        finally:
+            self._trainings.pop(command.ticket, None)
+            if made is None:
+                # Half a file, perhaps; a disk that is full needs the room.
+                with contextlib.suppress(OSError):
+                    to.unlink()
+
+    def _cancel_training(self, command: do.CancelTraining) -> None:
+        if task := self._trainings.pop(command.ticket, None):
+            task.cancel()
+
+    def _store(self, command: do.Store) -> None:
+        self._task(self._storing(command))
+
+    async def _storing(self, command: do.Store) -> None:
+        copy = command.copy
+        # What is stored under an older round already is stored anew, under its new one.
+        staged = self._staged.pop(copy.digest, None) or self.store.path(copy.digest)
+        try:
+            if staged is None:
+                raise OSError(f"{copy.digest} is neither in staging nor in the store")
+            await self._loop.run_in_executor(self._disk, self.store.put, staged, copy)
+        except OSError as error:
+            self._log("not-stored", digest=copy.digest, reason=str(error.strerror or error))
+            self.tell(on.StoreFailed(self._clock(), command.ticket))
+        else:
+            self.tell(on.Stored(self._clock(), command.ticket, copy))
+
+    def _discard(self, command: do.Discard) -> None:
+        self._loop.run_in_executor(self._disk, self.store.discard, command.digests)
+
+    def _close_round(self, command: do.CloseRound) -> None:
+        self._site.closed(command)
+
+
+def _wrong(load: Load, bandwidth: float, labels: int) -> str | None:
+    """What keeps a report from being used; whoever sends it may be mistaken, or worse."""
+    if not (math.isfinite(load.flops) and load.flops >= 1):
+        return f"{load.flops} FLOPS"
+    if not (math.isfinite(bandwidth) and bandwidth >= 1):
+        return f"{bandwidth} bit/s"
+    if len(load.held) != labels or any(not 0 <= count <= MOST_HELD // labels for count in load.held):
+        return f"it holds {load.held} of {labels} labels"
+    return None
+
+
+_CARRY_OUT: dict[type[do.Command], Callable[[Driver, Any], None]] = {
+    do.ReadRecord: Driver._read_record,
+    do.Swap: Driver._swap,
+    do.AskLoads: Driver._ask_loads,
+    do.Decide: Driver._decide,
+    do.Wake: Driver._wake,
+    do.SendModel: Driver._send_model,
+    do.CancelSend: Driver._cancel_send,
+    do.Train: Driver._train,
+    do.CancelTraining: Driver._cancel_training,
+    do.Store: Driver._store,
+    do.Acknowledge: Driver._acknowledge,
+    do.Refuse: Driver._refuse,
+    do.Discard: Driver._discard,
+    do.CloseRound: Driver._close_round,
+}

@@ -1,0 +1,98 @@
+"""The other side of the workshop: the process that loads the site's model and data, trains and tests."""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from tramfl.learning.app import app_named
+from tramfl.learning.training.site import SiteLearner, build_site_learner
+from tramfl.notation import BadInput
+from tramfl.record import Scores
+from tramfl.runtime.training.workshop import (
+    LENGTH,
+    Build,
+    Built,
+    Failed,
+    Made,
+    MakeInitial,
+    Request,
+    Result,
+    Score,
+    Scored,
+)
+
+
+class _Bench:
+    """Does what it is asked, one thing at a time."""
+
+    def __init__(self) -> None:
+        self._learner: SiteLearner | None = None
+
+    def do(self, request: Request) -> Result:
+        """Carry a request out; whatever the site's own code raises becomes an answer."""
+        try:
+            return self._do(request)
+        except BadInput as error:
+            return Failed(str(error), expected=True)
+        except Exception as error:  # the model and the data are a stranger's code
+            return Failed(f"{type(error).__name__}: {error}", expected=False)
+
+    def _do(self, request: Request) -> Result:
+        if isinstance(request, Build):
+            return self._load(request)
+        learner = self._learner
+        assert learner is not None
+        if isinstance(request, Score):
+            found = learner.scores(Path(request.weights), request.targets)
+            return Scored(Scores(found.test_accuracy, found.test_loss, found.validation_loss))
+        if isinstance(request, MakeInitial):
+            made = learner.write_initial(Path(request.to))
+        else:
+            made = learner.train(Path(request.parent), request.samples, request.round, Path(request.to))
+        return Made(made.digest, made.size, made.seconds)
+
+    def _load(self, request: Build) -> Built:
+        learner = build_site_learner(
+            request.scenario,
+            node=request.node,
+            nodes=request.nodes,
+            name=request.name,
+            app=app_named(request.app) if request.app else None,
+            share=request.share,
+            data_dir=Path(request.data_dir) if request.data_dir else None,
+            threads=request.threads,
+        )
+        self._learner = learner
+        return Built(learner.labels, learner.held, learner.cost, learner.calibrate())
+
+
+def main() -> None:
+    """The process that trains: requests on standard input, results on what was standard output."""
+    answers = os.fdopen(os.dup(1), "wb")
+    # The site's own code may print: that belongs into the log, not among the results.
+    os.dup2(2, 1)
+    requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(sys.stdin.buffer, requests), daemon=True).start()
+    bench = _Bench()
+    encode = msgspec.msgpack.Encoder().encode
+    while True:
+        message = encode(bench.do(requests.get()))
+        answers.write(LENGTH.pack(len(message)) + message)
+        answers.flush()
+
+
+def _listen(source: BinaryIO, requests: queue.SimpleQueue[Request]) -> None:
+    """Take requests in; when the site is gone, so is this process, even in the middle of a training."""
+    decode = msgspec.msgpack.Decoder(Request).decode
+    while True:
+        head = source.read(LENGTH.size)
+        if len(head) < LENGTH.size:
+            os._exit(0)
+        requests.put(decode(source.read(LENGTH.unpack(head)[0])))

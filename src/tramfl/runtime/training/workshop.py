@@ -1,0 +1,269 @@
+"""The process in which a site trains: PyTorch and the site's own code live there, and only there.
+
+Apart from the site's process, so that training never holds up a transfer or a lease, and so that code which hangs or
+crashes can be ended without ending the site. The two talk in msgpack, each message after its length in four bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import struct
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from tramfl.config import Scenario
+from tramfl.notation import BadInput, Digest, ModelCost, NodeId
+from tramfl.record import Scores
+from tramfl.runtime.settings import Site
+from tramfl.runtime.site.journal import Log
+
+LENGTH = struct.Struct("<I")
+"""Comes before every message."""
+REOPEN_PAUSES = (1.0, 5.0, 30.0)
+"""Seconds between two tries to start a process that dies while it loads."""
+STUCK_SECONDS = 3.0
+"""Nobody gives up waiting for a turn after so long unless a deadline has passed."""
+
+
+class Build(Struct, frozen=True, tag=True):
+    """Load model and data."""
+
+    scenario: Scenario
+    node: NodeId
+    nodes: int
+    name: str
+    app: str | None
+    share: int | None
+    data_dir: str | None
+    threads: int | None
+
+    @classmethod
+    def of(cls, site: Site) -> Build:
+        """What a site's files say."""
+        file, federation = site.file, site.federation
+        return cls(
+            federation.file.run,
+            site.number,
+            len(federation.names),
+            file.site,
+            file.app,
+            file.share,
+            str(site.beside(file.data_dir)) if file.data_dir else None,
+            file.threads,
+        )
+
+
+class MakeInitial(Struct, frozen=True, tag=True):
+    """Write w_0."""
+
+    to: str
+
+
+class TrainOn(Struct, frozen=True, tag=True):
+    """Train the weights in a file and write the new ones to another."""
+
+    parent: str
+    samples: tuple[int, ...]
+    round: int
+    to: str
+
+
+class Score(Struct, frozen=True, tag=True):
+    """Test the weights in a file."""
+
+    weights: str
+    targets: tuple[float, ...]
+
+
+Request = Build | MakeInitial | TrainOn | Score
+
+
+class Built(Struct, frozen=True, tag=True):
+    """Model and data are there."""
+
+    labels: tuple[str, ...]
+    held: tuple[int, ...]
+    cost: ModelCost
+    flops: float
+    """What this machine did in a short trial."""
+
+
+class Made(Struct, frozen=True, tag=True):
+    """New weights lie in the file that was asked for."""
+
+    digest: Digest
+    size: int
+    seconds: float
+
+
+class Scored(Struct, frozen=True, tag=True):
+    """How good they are."""
+
+    scores: Scores
+
+
+class Failed(Struct, frozen=True, tag=True):
+    """It could not be done."""
+
+    reason: str
+    expected: bool
+    """Whether the reason is a sentence for the operator (bad input), or a fault of the site's code."""
+
+
+Result = Built | Made | Scored | Failed
+R = TypeVar("R", Built, Made, Scored)
+
+
+class WorkFailed(Exception):
+    """The workshop could not do what it was asked."""
+
+
+class Workshop:
+    """The site's side; `bench.py` is the other."""
+
+    def __init__(self, build: Build, log: Log | None = None) -> None:
+        self._build, self._log = build, log
+        self._process: asyncio.subprocess.Process | None = None
+        self._loaded = False
+        self._turn = asyncio.Lock()
+        self._reopening: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._decode = msgspec.msgpack.Decoder(Result).decode
+
+    @property
+    def pid(self) -> int | None:
+        """The process, while there is one."""
+        return self._process.pid if self._process is not None else None
+
+    @property
+    def ready(self) -> bool:
+        """Whether a training could begin now: model and data are loaded."""
+        return self._loaded and self._process is not None and self._process.returncode is None
+
+    async def open(self) -> Built:
+        """Start the process and let it load model and data."""
+        async with self._turn:
+            return await self._start()
+
+    async def make_initial(self, to: Path) -> Made:
+        """w_0, in a file."""
+        return await self._ask(MakeInitial(str(to)), Made)
+
+    async def train(self, parent: Path, samples: Sequence[int], round_: int, to: Path) -> Made:
+        """Step 4."""
+        return await self._ask(TrainOn(str(parent), tuple(samples), round_, str(to)), Made)
+
+    async def score(self, weights: Path, targets: Sequence[float]) -> Scores:
+        """Test weights."""
+        return (await self._ask(Score(str(weights), tuple(targets)), Scored)).scores
+
+    async def close(self) -> None:
+        """End the process."""
+        for task in (self._reopening, self._watching):
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
+        process, self._process, self._loaded = self._process, None, False
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def _ask(self, request: Request, kind: type[R]) -> R:
+        """One request, one result. Whoever stops waiting leaves a process that nobody listens to: it is ended."""
+        async with self._turn_for():
+            try:
+                if self._process is None or self._process.returncode is not None:
+                    await self._start()
+                return await self._exchange(request, kind)
+            except (asyncio.CancelledError, EOFError, OSError, msgspec.DecodeError) as error:
+                await self.close()
+                if isinstance(error, asyncio.CancelledError):
+                    raise
+                raise WorkFailed("the process that trains has died; it is started anew") from None
+            finally:
+                if self._process is None:
+                    # Loading takes a while: the next training should not have to wait for it.
+                    self._reopening = asyncio.create_task(self._reopen())
+
+    @contextlib.asynccontextmanager
+    async def _turn_for(self) -> AsyncIterator[None]:
+        """A turn at the process. Whoever gives up after a long wait found it at work on something that hangs."""
+        asked = time.monotonic()
+        try:
+            await self._turn.acquire()
+        except asyncio.CancelledError:
+            # One that is still loading is not stuck: to end it would only make it start over.
+            if self._loaded and time.monotonic() - asked >= STUCK_SECONDS:
+                await self.close()
+            raise
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    async def _reopen(self) -> None:
+        """Until there is a process again: a site that cannot train is never asked to, and would not notice."""
+        for pause in itertools.chain((0.0,), REOPEN_PAUSES, itertools.repeat(REOPEN_PAUSES[-1])):
+            await asyncio.sleep(pause)
+            async with self._turn:
+                if self._process is not None and self._process.returncode is None:
+                    return
+                with contextlib.suppress(WorkFailed, BadInput):
+                    await self._start()
+                    return
+
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        """A process that ends while nobody asks it for anything, for want of memory perhaps, is started anew."""
+        code = await process.wait()
+        if self._process is process and not self._turn.locked():
+            if self._log is not None:
+                self._log("workshop-lost", reason=f"the process that trains ended with {code}; it is started anew")
+            self._reopening = asyncio.create_task(self._reopen())
+
+    async def _start(self) -> Built:
+        await self.close()
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            "from tramfl.runtime.training.bench import main; main()",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        try:
+            built = await self._exchange(self._build, Built)
+        except (EOFError, OSError) as error:
+            await self.close()
+            raise WorkFailed(f"the process that trains died while it loaded model and data ({error})") from None
+        except BaseException:
+            # Its answer would be taken for that to the next question.
+            await self.close()
+            raise
+        self._loaded = True
+        self._watching = asyncio.create_task(self._watch(self._process))
+        return built
+
+    async def _exchange(self, request: Request, kind: type[R]) -> R:
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        message = self._encode(request)
+        process.stdin.write(LENGTH.pack(len(message)) + message)
+        await process.stdin.drain()
+        (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
+        result = self._decode(await process.stdout.readexactly(length))
+        if isinstance(result, Failed):
+            if result.expected:
+                raise BadInput(result.reason)
+            raise WorkFailed(result.reason)
+        assert isinstance(result, kind)
+        return result

@@ -1,0 +1,21 @@
+"""How sites talk: gRPC with mutual TLS on one port, without generated code. serving.py answers, calling.py asks.
+
+Six methods. Load, Probe and Carry are for sites; Order, Rows and Model for the operator too:
+
+    Load     AskLoad -> Load
+    Probe    up to 1 MiB of anything -> nothing, to learn the bandwidth
+    Carry    Consignment, then (once told to proceed) frames of 8 bytes offset and up to 1 MiB
+             -> Proceed(offset) | Refused, then Accepted | Refused
+    Order    Order -> Answer
+    Rows     AskRows -> Rows, in as many messages as they take
+    Model    AskModel -> 8 bytes size, then chunks
+
+Without credentials the speaker's name is whatever it says in the metadata `tramfl-site`: everybody on the machine is
+trusted, so it works on loopback only.
+"""
+
+from tramfl.runtime.transport.calling import Peers, TransferRefused, Unreachable
+from tramfl.runtime.transport.links import Credentials, Refusal
+from tramfl.runtime.transport.serving import Host, Server
+
+__all__ = ["Credentials", "Host", "Peers", "Refusal", "Server", "TransferRefused", "Unreachable"]

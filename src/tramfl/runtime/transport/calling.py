@@ -1,0 +1,391 @@
+"""Calling other sites: loads, models, probes, orders and rows.
+
+A call ends at once when its task is cancelled. Imports settings, wire, links and store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import hashlib
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from math import isfinite
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+from msgspec import Struct
+
+from tramfl.notation import Digest, NodeId
+from tramfl.runtime.settings import Federation
+from tramfl.runtime.transport.links import (
+    MESSAGE_BYTES,
+    SITE_KEY,
+    Credentials,
+    Refusal,
+    decode,
+    encode,
+    method,
+    options,
+)
+from tramfl.runtime.weights.arrival import OFFSET_BYTES
+from tramfl.runtime.weights.store import BLOCK_BYTES, DIGEST, StoreFull, sync
+from tramfl.runtime.wire import (
+    CHUNK_BYTES,
+    Accepted,
+    Answer,
+    AskLoad,
+    AskModel,
+    AskRows,
+    Consignment,
+    Load,
+    Order,
+    Proceed,
+    Refused,
+    Reply,
+    Rows,
+)
+
+PAUSES = (0.1, 0.3, 1.0, 2.0, 4.0)
+"""Seconds before each new try of a transfer that got nowhere; one that moved starts over with the first."""
+MOST_TRIES = 100
+CONNECT_SECONDS = 5
+"""How long reaching a site and shaking hands may take."""
+PROBE_BYTES = (0, *(1 << n for n in range(14, 21)))
+"""16 KiB to 1 MiB; the empty one tells what the way there and back takes."""
+PROBE_SECONDS = 0.05
+"""A probe that took so long says enough."""
+REFUSALS = frozenset(
+    {
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.UNAUTHENTICATED,
+    }
+)
+
+Progress = Callable[[int], None]
+"""Told how many bytes of the file have gone: first where the transfer starts or resumes, then after each chunk."""
+T = TypeVar("T", bound=Struct)
+
+
+class Unreachable(Exception):
+    """The site does not answer, or the connection broke."""
+
+
+class TransferRefused(Refusal):
+    """The receiver will not take the model."""
+
+
+class Peers:
+    """The other sites, as one site or the operator reaches them."""
+
+    def __init__(self, federation: Federation, me: str, credentials: Credentials | None) -> None:
+        self._federation = federation
+        self._me = me
+        self._credentials = credentials
+        self._channels: dict[NodeId, Any] = {}
+
+    async def load(self, node: NodeId, ask: AskLoad, seconds: float) -> Load:
+        """What a site can spare. Raises Refusal or Unreachable."""
+        load = await self._ask(node, "Load", ask, Load, seconds)
+        numbers = (load.flops, load.bandwidth or 0.0, *load.held)
+        if not all(isfinite(number) and number >= 0 for number in numbers):
+            raise Refusal(f"{self._name(node)} reported a load that makes no sense")
+        return load
+
+    async def order(self, node: NodeId, order: Order, seconds: float) -> Answer:
+        """Ask a site to do something. Raises Refusal or Unreachable."""
+        return await self._ask(node, "Order", order, Answer, seconds)
+
+    async def rows(self, node: NodeId, ask: AskRows, seconds: float) -> Rows:
+        """Rows of committed rounds. Raises Refusal or Unreachable."""
+        lines: list[bytes] = []
+        async with self._errors(node):
+            call = self._channel(node).unary_stream(method("Rows"))(
+                encode(ask), timeout=seconds, metadata=self._metadata
+            )
+            async for content in call:
+                lines += decode(content, Rows, MESSAGE_BYTES).lines
+        return Rows(tuple(lines))
+
+    async def probe(self, node: NodeId, seconds: float) -> float:
+        """bit/s to a site, from payloads that grow until one takes a while. Raises Refusal or Unreachable."""
+        deadline = time.monotonic() + seconds
+        there_and_back = float("inf")
+        rate = 0.0
+        for size in (*PROBE_BYTES, PROBE_BYTES[-1], PROBE_BYTES[-1]):
+            took = await self._timed_probe(node, size, deadline - time.monotonic())
+            if size == 0:
+                there_and_back = took
+                continue
+            rate = 8 * size / max(took - there_and_back, took / 10)
+            if took >= PROBE_SECONDS:
+                break
+        return rate
+
+    async def send(self, node: NodeId, consignment: Consignment, path: Path, progress: Progress) -> None:
+        """Send a model; done once the receiver has it on its disk. Raises TransferRefused or Unreachable.
+
+        A broken connection is taken up again where the receiver says, until that has led nowhere a few times.
+        """
+        idle = 0
+        with path.open("rb", buffering=0) as file:
+            for _ in range(MOST_TRIES):
+                meter = _Meter(progress)
+                try:
+                    return await self._carry(node, consignment, file.fileno(), meter)
+                except Unreachable:
+                    idle = 0 if meter.moved else idle + 1
+                    if idle >= len(PAUSES):
+                        raise
+                await asyncio.sleep(PAUSES[idle])
+        raise Unreachable(f"the connection to {self._name(node)} broke {MOST_TRIES} times")
+
+    async def fetch(self, node: NodeId, digest: Digest, to: Path, progress: Progress) -> None:
+        """Fetch weights into a file that appears whole, verified and durable, or not at all.
+
+        Raises Refusal, Unreachable or OSError; what had come by then is resumed the next time.
+        """
+        if not DIGEST.fullmatch(digest):
+            raise Refusal(f"{digest[:80]!r} are no weights")
+        part = to.with_name(f"{to.name}.{digest[:12]}.part")
+        idle = 0
+        with Download(part) as download:
+            for _ in range(MOST_TRIES):
+                meter = _Meter(progress)
+                try:
+                    await self._fetch(node, digest, download, meter)
+                    if await asyncio.to_thread(download.finished, digest, to):
+                        return
+                    idle += 1
+                except Unreachable:
+                    idle = 0 if meter.moved else idle + 1
+                    if idle >= len(PAUSES):
+                        raise
+                if idle >= len(PAUSES):
+                    break
+                await asyncio.sleep(PAUSES[idle])
+        raise Refusal(f"{self._name(node)} sent other bytes than those of {digest}")
+
+    async def close(self) -> None:
+        """End all connections."""
+        channels, self._channels = list(self._channels.values()), {}
+        for channel in channels:
+            await channel.close()
+
+    async def _ask(self, node: NodeId, name: str, question: Struct, kind: type[T], seconds: float) -> T:
+        return decode(await self._unary(node, name, encode(question), seconds), kind)
+
+    async def _unary(self, node: NodeId, name: str, content: bytes, seconds: float) -> bytes:
+        async with self._errors(node):
+            call = self._channel(node).unary_unary(method(name))
+            answer: bytes = await call(content, timeout=max(seconds, 0.001), metadata=self._metadata)
+            return answer
+
+    async def _timed_probe(self, node: NodeId, size: int, seconds: float) -> float:
+        payload = bytes(size)  # nothing on the way compresses
+        began = time.perf_counter()
+        await self._unary(node, "Probe", payload, seconds)
+        return time.perf_counter() - began
+
+    async def _carry(self, node: NodeId, consignment: Consignment, file: int, progress: Progress) -> None:
+        """One try."""
+        async with self._errors(node, TransferRefused):
+            call = self._channel(node).stream_stream(method("Carry"))(metadata=self._metadata)
+            try:
+                await call.write(encode(consignment))
+                reply = await _reply(call)
+                if isinstance(reply, Proceed):
+                    reply = await _pour(call, file, reply.offset, consignment.size, progress)
+            finally:
+                call.cancel()
+        if isinstance(reply, Refused):
+            raise TransferRefused(reply.reason)
+        if not isinstance(reply, Accepted):
+            raise TransferRefused(f"{self._name(node)} did not say whether it took the model")
+
+    async def _fetch(self, node: NodeId, digest: Digest, download: Download, progress: Progress) -> None:
+        """One try."""
+        async with self._errors(node):
+            ask = encode(AskModel(digest, download.offset))
+            call = self._channel(node).unary_stream(method("Model"))(ask, metadata=self._metadata)
+            try:
+                first = await call.read()
+                download.expect(int.from_bytes(first, "big") if first is not grpc.aio.EOF else 0)
+                progress(download.offset)
+                while (chunk := await call.read()) is not grpc.aio.EOF:
+                    await asyncio.to_thread(download.append, chunk)
+                    progress(download.offset)
+            finally:
+                call.cancel()
+
+    def _name(self, node: NodeId) -> str:
+        return self._federation.names[node]
+
+    @property
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        return ((SITE_KEY, self._me),) if self._credentials is None else ()
+
+    def _channel(self, node: NodeId) -> Any:
+        """The connection to a site, kept open; whoever answers there must prove to be that site."""
+        if node not in self._channels:
+            site = self._federation.file.site[node]
+            settings = options(
+                ("grpc.enable_http_proxy", 0),
+                ("grpc.initial_reconnect_backoff_ms", 100),
+                ("grpc.min_reconnect_backoff_ms", CONNECT_SECONDS * 1000),
+                ("grpc.max_reconnect_backoff_ms", 2000),
+            )
+            if self._credentials is None:
+                channel = grpc.aio.insecure_channel(site.address, settings)
+            else:
+                own = self._credentials
+                secure = grpc.ssl_channel_credentials(own.authorities, own.key, own.certificate)
+                settings.append(("grpc.ssl_target_name_override", site.name))
+                channel = grpc.aio.secure_channel(site.address, secure, settings)
+            self._channels[node] = channel
+        return self._channels[node]
+
+    @contextlib.asynccontextmanager
+    async def _errors(self, node: NodeId, refusal: type[Refusal] = Refusal) -> AsyncIterator[None]:
+        """gRPC's errors in our words."""
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            details = (error.details() or error.code().name)[:400]
+            if error.code() in REFUSALS:
+                raise refusal(details, error.code()) from None
+            await self._renew()
+            raise Unreachable(f"{self._name(node)} does not answer: {details}") from None
+        except grpc.aio.UsageError as error:
+            raise Unreachable(f"{self._name(node)} cannot be called any more: {error}") from None
+
+    async def _renew(self) -> None:
+        """After a failure: a renewed certificate needs a new connection."""
+        if self._credentials is None or (now := self._credentials.renewed()) == self._credentials:
+            return
+        self._credentials = now
+        await self.close()
+
+
+class Download:
+    """A file on its way here."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._hash = hashlib.sha256()
+        self._size = 0
+        self.offset = 0
+        while block := os.pread(self._file, BLOCK_BYTES, self.offset):
+            self._hash.update(block)
+            self.offset += len(block)
+
+    def __enter__(self) -> Download:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        os.close(self._file)
+
+    def expect(self, size: int) -> None:
+        """So many bytes it will have in all. Raises StoreFull if there is no room."""
+        room = os.statvfs(self._path.parent)
+        if (free := room.f_bavail * room.f_frsize) < size - self.offset:
+            raise StoreFull(
+                errno.ENOSPC, f"{size - self.offset} bytes are to come and {free} are free", str(self._path)
+            )
+        self._size = size
+
+    def append(self, chunk: bytes) -> None:
+        """Take the next bytes."""
+        if self.offset + len(chunk) > self._size:
+            raise Refusal(f"more than the announced {self._size} bytes came")
+        self._hash.update(chunk)
+        view = memoryview(chunk)
+        while view:
+            written = os.pwrite(self._file, view, self.offset)
+            self.offset += written
+            view = view[written:]
+
+    def finished(self, digest: Digest, to: Path) -> bool:
+        """Put the file in its place if it is whole and what it should be; start over if it is another."""
+        if self.offset < self._size:
+            return False
+        if self._hash.hexdigest() != digest:
+            os.ftruncate(self._file, 0)
+            self._hash, self.offset = hashlib.sha256(), 0
+            return False
+        os.fsync(self._file)
+        os.replace(self._path, to)
+        sync(to.parent)
+        return True
+
+
+class _Meter:
+    """Passes progress on, and knows whether there was any."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._start: int | None = None
+        self.moved = False
+
+    def __call__(self, offset: int) -> None:
+        if self._start is None:
+            self._start = offset
+        self.moved = offset > self._start
+        self._progress(offset)
+
+
+class _Frames:
+    """Chunks of a file as they travel, each put together in the same memory."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._memory = bytearray(OFFSET_BYTES + CHUNK_BYTES)
+
+    async def read(self, offset: int) -> bytes:
+        """The frame at an offset; at the file's end, one without data."""
+        view = memoryview(self._memory)
+        view[:OFFSET_BYTES] = offset.to_bytes(OFFSET_BYTES, "big")
+        data = [view[OFFSET_BYTES:]]
+        try:
+            # What the system has in memory, as it has weights that were just stored, need not wait for a thread.
+            count = os.preadv(self._file, data, offset, os.RWF_NOWAIT)
+        except OSError:  # not in memory, or a file system that cannot tell
+            count = await asyncio.to_thread(os.preadv, self._file, data, offset)
+        return bytes(view[: OFFSET_BYTES + count])
+
+
+async def _reply(call: Any) -> Reply | None:
+    content = await call.read()
+    return None if content is grpc.aio.EOF else decode(content, Reply)  # type: ignore[arg-type]
+
+
+async def _pour(call: Any, file: int, offset: int, size: int, progress: Progress) -> Reply | None:
+    """Send the file from an offset on, until all is sent or the receiver has answered; its answer."""
+    progress(offset)
+    frames = _Frames(file)
+    answer = asyncio.create_task(_reply(call))
+    try:
+        while offset < size and not answer.done():
+            frame = await frames.read(offset)
+            if len(frame) == OFFSET_BYTES:
+                raise TransferRefused(f"the file ends at byte {offset} of {size}")
+            await call.write(frame)
+            offset += len(frame) - OFFSET_BYTES
+            progress(offset)
+        if not answer.done():
+            await call.done_writing()
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        pass  # the receiver ended the call: its answer says why
+    except BaseException:
+        answer.cancel()
+        raise
+    return await answer

@@ -1,0 +1,187 @@
+"""A model on its way in: bytes in the right order, a header that fits the run, a digest that fits the offer.
+
+Knows nothing of gRPC; whoever receives the frames calls `take` for each, in a thread. Imports store, manifest, wire.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from tramfl.circulation.phases import Offer
+from tramfl.notation import NodeId
+from tramfl.runtime.weights.manifest import LENGTH_BYTES, Manifest, WrongModel
+from tramfl.runtime.weights.store import BLOCK_BYTES, DIGEST, Part, Store
+from tramfl.runtime.wire import CHUNK_BYTES, Consignment
+
+OFFSET_BYTES = 8
+"""A frame is the offset of its bytes in the file, big-endian, and the bytes."""
+MOST = 1 << 53
+"""No round, epoch or count is as large as this."""
+MOST_TICKET = 1 << 63
+"""Tickets count on from life to life of a site: the upper half is how often it began."""
+SETTLE_BYTES = 8 << 20
+"""How much may be written before it is made durable, while more arrives."""
+
+
+class Unfit(Exception):
+    """A peer sent what cannot be taken; the message says what."""
+
+
+class Truncated(Unfit):
+    """The sender ended before all bytes were here; what came is kept, for it may have lost the connection."""
+
+
+class Spoilt(Exception):
+    """What had been kept of an earlier try was not what it should be: it is gone, and all must be sent again."""
+
+
+def check_consignment(consignment: Consignment, sender: NodeId, sites: int) -> None:
+    """Refuse what no honest sender would announce, whatever the run is doing. Raises Unfit."""
+    offer = consignment.offer
+    if not DIGEST.fullmatch(offer.digest):
+        raise Unfit("a digest is 64 small hexadecimal digits")
+    if not (all(0 <= number < MOST for number in (offer.epoch, offer.round)) and 0 <= offer.ticket < MOST_TICKET):
+        raise Unfit("epoch, round and ticket must be whole numbers from 0 on")
+    if not 0 < consignment.size < MOST:
+        raise Unfit(f"{consignment.size} bytes are no size for weights")
+    _check_assignment(offer, sender, sites)
+
+
+def _check_assignment(offer: Offer, sender: NodeId, sites: int) -> None:
+    assignment = offer.assignment
+    if assignment is None:
+        return
+    if assignment.holder != sender:
+        raise Unfit(f"site number {sender} brought an assignment of site number {assignment.holder}")
+    decision, loads = assignment.decision, assignment.loads
+    nodes = [decision.node, *(candidate.node for candidate in decision.candidates)]
+    if not all(node is None or 0 <= node < sites for node in nodes):
+        raise Unfit(f"the assignment names a site beyond the {sites} there are")
+    if not len(loads.flops) == len(loads.bandwidth) == sites:
+        raise Unfit(f"the assignment's loads are not those of {sites} sites")
+    if not all(0 <= samples < MOST for samples in decision.samples):
+        raise Unfit("the assignment has samples that are no counts")
+    if not 0 <= assignment.lost_seconds < float("inf"):
+        raise Unfit("the assignment's lost seconds are no duration")
+
+
+class Arrival:
+    """One transfer, from its consignment to verified bytes in staging."""
+
+    def __init__(self, store: Store, manifest: Manifest, sender: str, consignment: Consignment) -> None:
+        self._store = store
+        self._manifest = manifest
+        self._sender = sender
+        self._digest = consignment.offer.digest
+        self._size = consignment.size
+        self._part: Part | None = None
+        self._settled = 0
+        self._resumed_at = 0
+        self.verified = False
+
+    def open(self) -> None:
+        """Make room, and go on from what arrived earlier. Raises Unfit or StoreFull."""
+        try:
+            self._manifest.check_size(self._size)
+        except WrongModel as error:
+            raise Unfit(str(error)) from None
+        try:
+            self._begin()
+        except Unfit:
+            # What an earlier try left is wrong; this one may be better.
+            self.close(keep=False)
+            self._begin()
+        self._resumed_at = self.offset
+
+    @property
+    def path(self) -> Path:
+        """Where the bytes are."""
+        return self._opened.path
+
+    @property
+    def offset(self) -> int:
+        """The byte that is due next."""
+        return self._opened.offset
+
+    @property
+    def complete(self) -> bool:
+        """Whether all bytes are here."""
+        return self.offset == self._size
+
+    def take(self, frame: bytes) -> None:
+        """Take the next bytes in. Raises Unfit if they are not the next, and StoreFull."""
+        if not OFFSET_BYTES < len(frame) <= OFFSET_BYTES + CHUNK_BYTES:
+            raise Unfit(f"a chunk has 1 to {CHUNK_BYTES} bytes after its offset, not {len(frame) - OFFSET_BYTES}")
+        offset = int.from_bytes(frame[:OFFSET_BYTES], "big")
+        data = memoryview(frame)[OFFSET_BYTES:]
+        if offset != self.offset:
+            raise Unfit(f"the bytes from {offset} on came where those from {self.offset} on were due")
+        if offset + len(data) > self._size:
+            raise Unfit(f"more than the announced {self._size} bytes came")
+        self._inspect(data)
+        self._hash.update(data)
+        part = self._opened
+        part.append(data)
+        if self.offset - self._settled >= SETTLE_BYTES:
+            self._settled = self.offset
+            part.settle_meanwhile()
+
+    def finish(self) -> None:
+        """Verify what came, and make it durable. Raises Truncated, Unfit or Spoilt."""
+        part = self._opened
+        if not self.complete:
+            raise Truncated(f"{self.offset} of {self._size} bytes came")
+        found = self._hash.hexdigest()
+        if found != self._digest:
+            if part.linked:
+                self._store.set_aside(self._digest)
+            if self._resumed_at > 0:
+                raise Spoilt(f"what was kept of {self._digest} is damaged")
+            raise Unfit(f"the bytes are those of {found}, not of {self._digest}")
+        part.settle()
+        self.verified = True
+
+    def seconds_for_all(self, seconds: float) -> float:
+        """What the whole file takes if what came in this try took `seconds`; 0 where nothing had to come."""
+        came = self._size - self._resumed_at
+        return seconds * self._size / came if came else 0.0
+
+    def close(self, keep: bool) -> None:
+        """End the transfer; kept bytes need not be sent again."""
+        if self._part is not None:
+            self._part.close(drop=not keep)
+            self._part = None
+
+    @property
+    def _opened(self) -> Part:
+        assert self._part is not None
+        return self._part
+
+    def _begin(self) -> None:
+        """Open the part; hash and inspect what is in it."""
+        part = self._part = self._store.part(self._sender, self._digest, self._size)
+        self._hash = hashlib.sha256()
+        self._head: bytearray | None = bytearray()  # None once the header is known to be right
+        self._settled = part.offset
+        position = 0
+        while block := part.read(position, BLOCK_BYTES):
+            self._inspect(memoryview(block))
+            self._hash.update(block)
+            position += len(block)
+
+    def _inspect(self, data: memoryview) -> None:
+        """Check the header as soon as it is here."""
+        if self._head is None:
+            return
+        self._head += data[: LENGTH_BYTES + self._manifest.max_header_bytes - len(self._head)]
+        if len(self._head) < LENGTH_BYTES:
+            return
+        length = int.from_bytes(self._head[:LENGTH_BYTES], "little")
+        try:
+            self._manifest.check_length(length, self._size)
+            if len(self._head) >= LENGTH_BYTES + length:
+                self._manifest.check(bytes(self._head[LENGTH_BYTES : LENGTH_BYTES + length]), self._size)
+                self._head = None
+        except WrongModel as error:
+            raise Unfit(f"these are not weights of this run: {error}") from None

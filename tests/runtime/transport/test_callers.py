@@ -1,0 +1,322 @@
+"""Who may ask a site what: real servers on loopback with real certificates; whoever is refused is logged."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.runtime.sites import (
+    ASK,
+    DAY,
+    Authority,
+    Trial,
+    federation,
+    ignore,
+    played,
+)
+from tramfl.notation import BadInput
+from tramfl.runtime.transport import Credentials, Peers, Refusal, Server, TransferRefused, Unreachable, links
+from tramfl.runtime.transport.links import encode
+from tramfl.runtime.wire import (
+    AskLoad,
+    AskRows,
+    Load,
+    Order,
+)
+
+
+@played
+async def test_a_site_is_who_its_certificate_says(tmp_path: Path) -> None:
+    async with Trial(tmp_path) as trial:
+        trial.host.lines = (b"one", b"two" * 400_000, b"three" * 100_000)
+        peers = trial.peers("cedar")
+        assert (await peers.load(1, ASK, 5)).held == (5, 5)
+        assert (await peers.order(1, Order("status"), 5)).done
+        assert (await peers.rows(1, AskRows("trial", 1, 3), 5)).lines == trial.host.lines
+        assert trial.host.asked == [(2, ASK), ("cedar", Order("status")), ("cedar", AskRows("trial", 1, 3))]
+        assert await peers.probe(1, 60) > 0
+        assert trial.log.lines == []
+
+
+@played
+async def test_a_site_that_is_not_listed_is_refused_whatever_it_calls(tmp_path: Path) -> None:
+    async with Trial(tmp_path) as trial:
+        peers = trial.peers("elm")
+        with pytest.raises(Refusal, match="'elm' is no site of this federation"):
+            await peers.load(1, ASK, 5)
+        with pytest.raises(TransferRefused, match="no site"):
+            await peers.send(1, trial.consignment(), trial.model, ignore)
+        with pytest.raises(Refusal, match="no site"):
+            await peers.order(1, Order("stop"), 5)
+        with pytest.raises(Refusal, match="no site"):
+            await peers.rows(1, AskRows("trial", 1, 1), 5)
+        with pytest.raises(Refusal, match="no site"):
+            await peers.fetch(1, trial.digest, tmp_path / "got", ignore)
+        assert trial.unchanged()
+        assert trial.host.asked == []
+        assert len(trial.log.refusals()) == 5
+        assert all("'elm'" in line["why"] and line["address"] for line in trial.log.refusals())
+
+
+@played
+async def test_a_site_that_speaks_for_another_is_refused(tmp_path: Path) -> None:
+    async with Trial(tmp_path) as trial:
+        with pytest.raises(TransferRefused, match="site number 2 brought an assignment of site number 0"):
+            await trial.peers("cedar").send(1, trial.consignment(holder=0), trial.model, ignore)
+        assert trial.unchanged()
+        (line,) = trial.log.refusals()
+        assert line["who"] == "cedar"
+
+
+@played
+async def test_a_name_in_the_metadata_counts_for_nothing_where_there_are_certificates(tmp_path: Path) -> None:
+    async with Trial(tmp_path) as trial:
+        call = trial.peers("cedar")._channel(1).unary_unary(links.method("Load"))
+        await call(encode(ASK), metadata=((links.SITE_KEY, "ash"),))
+        assert trial.host.asked == [(2, ASK)]
+
+
+@played
+async def test_the_operator_may_act_on_a_run_but_is_no_site(tmp_path: Path) -> None:
+    async with Trial(tmp_path) as trial:
+        await trial.peers().send(1, trial.consignment(), trial.model, ignore)
+        operator = trial.peers("operator")
+        assert (await operator.order(1, Order("pause"), 5)).done
+        await operator.rows(1, AskRows("trial", 1, 1), 5)
+        await operator.fetch(1, trial.digest, tmp_path / "got", ignore)
+        assert trial.log.lines == []
+        with pytest.raises(Refusal, match="may not call Load"):
+            await operator.load(1, ASK, 5)
+        with pytest.raises(Refusal, match="may not call Probe"):
+            await operator.probe(1, 5)
+        with pytest.raises(TransferRefused, match="may not call Carry"):
+            await operator.send(1, trial.consignment(ticket=2), trial.model, ignore)
+        assert len(trial.host.arrivals) == 1
+        assert [line["who"] for line in trial.log.refusals()] == ["operator"] * 3
+
+
+@played
+async def test_a_site_at_the_address_of_another_is_not_taken_for_it(tmp_path: Path) -> None:
+    trial = Trial(tmp_path)
+    assert trial.authority is not None
+    impostor = Server(
+        f"127.0.0.1:{trial.port}", trial.authority.issue("cedar"), trial.federation, trial.host, trial.log
+    )
+    await impostor.start()
+    with pytest.raises(Unreachable, match="birch"):
+        await trial.peers().load(1, ASK, 5)
+    assert trial.host.asked == []
+    await impostor.stop(0)
+
+
+@played
+async def test_a_method_that_does_not_exist_is_refused_and_logged(tmp_path: Path) -> None:
+    async with Trial(tmp_path) as trial:
+        for name in ("/tramfl.Site/Nothing", "/other.Service/Load", "/tramfl.Site/"):
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await trial.peers()._channel(1).unary_unary(name)(b"")
+            assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        assert len(trial.log.refusals()) == 3
+        assert trial.host.asked == []
+
+
+@played
+async def test_an_error_of_this_site_tells_the_peer_nothing_and_the_log_all(tmp_path: Path) -> None:
+    async with Trial(tmp_path) as trial:
+
+        async def broken(peer: int, ask: AskLoad) -> Any:
+            raise ZeroDivisionError("a secret")
+
+        trial.host.load = broken  # type: ignore[method-assign]
+        with pytest.raises(Unreachable, match="its log says why"):
+            await trial.peers().load(1, ASK, 5)
+        assert [(line["event"], line["why"]) for line in trial.log.lines] == [
+            ("failed", "ZeroDivisionError: a secret")
+        ]
+
+
+@played
+async def test_a_load_that_makes_no_sense_is_not_believed(tmp_path: Path) -> None:
+    async with Trial(tmp_path) as trial:
+        for flops, bandwidth, held in ((float("nan"), 1.0, (1,)), (1.0, float("inf"), (1,)), (1.0, 1.0, (-1,))):
+
+            async def lying(peer: int, ask: AskLoad, load: Any = (flops, bandwidth, held)) -> Any:
+                return Load(*load)
+
+            trial.host.load = lying  # type: ignore[method-assign]
+            with pytest.raises(Refusal, match="makes no sense"):
+                await trial.peers().load(1, ASK, 5)
+
+
+WATCHED = """
+import asyncio, json, sys
+from pathlib import Path
+from tests.runtime.sites import Trial
+from tramfl.runtime.transport.handshakes import watch
+from tramfl.runtime.transport.links import Credentials
+import msgspec
+
+def log(event, **fields):
+    print(json.dumps({"event": event, **fields}), flush=True)
+
+async def main():
+    trial = Trial(Path(sys.argv[1]))
+    trial.log = log
+    given = msgspec.json.decode(sys.stdin.readline(), type=tuple[str, str, str])
+    trial.issue = lambda name: Credentials(*(text.encode() for text in given))
+    server = trial.new_server()
+    await server.start()
+    log("ready", port=trial.port)
+    await asyncio.to_thread(sys.stdin.readline)
+    assert trial.unchanged()
+    await server.stop(0)
+    print("stopped", file=sys.stderr)
+
+end = watch(log)
+asyncio.run(main())
+end()
+"""
+
+
+class Watched:
+    """A site in a process of its own, which logs handshakes."""
+
+    def __init__(self, folder: Path, own: Credentials) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", WATCHED, str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"},
+        )
+        texts = [pem.decode() for pem in (own.authorities, own.certificate, own.key)]
+        self._write(json.dumps(texts))
+        self.port = int(self.line()["port"])
+        self.peers = federation(ports={"birch": self.port})
+
+    def _write(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def line(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        return dict(json.loads(self.process.stdout.readline()))
+
+    def end(self) -> None:
+        _, errors = self.process.communicate("\n", timeout=20)
+        assert self.process.returncode == 0, errors
+        assert errors == "stopped\n"
+
+
+@played
+async def test_handshakes_that_fail_are_refused_and_logged_with_the_reason(tmp_path: Path) -> None:
+    authority = Authority()
+    strangers = [Authority(name).issue("ash", trusting=authority) for name in ("authority", "another")]
+    site = Watched(tmp_path, authority.issue("birch"))
+    try:
+        for own, why in (
+            (strangers[0], "the certificate is not of this federation's authority"),
+            (strangers[1], "the certificate is not of this federation's authority"),
+            (authority.issue("ash", lasts=-DAY), "the certificate has expired"),
+            (None, "this was not TLS"),
+        ):
+            peers = Peers(site.peers, "ash", own)
+            with pytest.raises(Unreachable, match="birch does not answer"):
+                await peers.load(1, ASK, 5)
+            await peers.close()
+            line = await asyncio.to_thread(site.line)
+            assert line == {"event": "refused", "who": "?", "what": "connection", "why": why}
+        nobody = grpc.aio.secure_channel(
+            f"127.0.0.1:{site.port}",
+            grpc.ssl_channel_credentials(authority.pem),
+            (("grpc.ssl_target_name_override", "birch"),),
+        )
+        with pytest.raises(grpc.aio.AioRpcError):
+            await nobody.unary_unary(links.method("Load"))(encode(ASK), timeout=5)
+        await nobody.close()
+        assert (await asyncio.to_thread(site.line))["why"] == "no certificate was shown"
+        with socket.create_connection(("127.0.0.1", site.port)) as plain:
+            plain.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            assert (await asyncio.to_thread(site.line))["why"] == "this was not TLS"
+        assert (await Peers(site.peers, "ash", authority.issue("ash")).load(1, ASK, 5)).held == (5, 5)
+        await asyncio.to_thread(site.end)
+    finally:
+        site.process.kill()
+
+
+@played
+async def test_a_certificate_that_expired_at_the_server_is_not_accepted_by_a_caller(tmp_path: Path) -> None:
+    trial = Trial(tmp_path)
+    assert trial.authority is not None
+    expired = trial.authority.issue("birch", lasts=-DAY)
+    server = Server(f"127.0.0.1:{trial.port}", expired, trial.federation, trial.host, trial.log)
+    await server.start()
+    with pytest.raises(Unreachable):
+        await trial.peers().load(1, ASK, 5)
+    await server.stop(0)
+
+
+@played
+async def test_renewed_certificates_count_without_a_restart(tmp_path: Path) -> None:
+    trial = Trial(tmp_path)
+    assert trial.authority is not None
+
+    def write(name: str, issued: Credentials) -> Credentials:
+        files = [tmp_path / f"{name}.{kind}" for kind in ("ca", "crt", "key")]
+        for path, content in zip(files, (issued.authorities, issued.certificate, issued.key), strict=True):
+            path.write_bytes(content)
+        return Credentials.from_files(*files)
+
+    mine = write("birch", trial.authority.issue("birch", lasts=-DAY))
+    theirs = write("ash", trial.authority.issue("ash", lasts=-DAY))
+    server = Server(f"127.0.0.1:{trial.port}", mine, trial.federation, trial.host, trial.log)
+    await server.start()
+    peers = Peers(trial.federation, "ash", theirs)
+    with pytest.raises(Unreachable):
+        await peers.load(1, ASK, 5)
+    write("birch", trial.authority.issue("birch"))
+    write("ash", trial.authority.issue("ash"))
+    for _ in range(40):
+        with contextlib.suppress(Unreachable):
+            await peers.load(1, ASK, 5)
+            break
+        await asyncio.sleep(0.1)
+    assert trial.host.asked == [(0, ASK)]
+    await server.stop(0)
+
+
+def test_credentials_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"ca\.crt cannot be read: No such file or directory\."):
+        Credentials.from_files(tmp_path / "ca.crt", tmp_path / "a.crt", tmp_path / "a.key")
+
+
+@played
+async def test_without_certificates_a_site_listens_on_loopback_only(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, secure=False)
+    for address in ("0.0.0.0:0", "[::]:0", "192.0.2.7:7400", "example.org:7400"):
+        with pytest.raises(BadInput, match="on loopback only"):
+            await Server(address, None, trial.federation, trial.host, trial.log).start()
+    async with trial:
+        await trial.peers().send(1, trial.consignment(), trial.model, ignore)
+        with pytest.raises(Refusal, match="no site"):
+            await trial.peers("elm").load(1, ASK, 5)
+        assert len(trial.host.arrivals) == 1
+
+
+@played
+async def test_a_port_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
+    async with Trial(tmp_path) as trial:
+        with pytest.raises(BadInput, match=rf"cannot listen on 127\.0\.0\.1:{trial.port}; is the port taken"):
+            await trial.new_server().start()
