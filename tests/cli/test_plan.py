@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import tomli_w
+from msgspec.structs import asdict, replace
 
 from tests.conftest import Cli
+from tramfl.config import Budget
+from tramfl.simulation.experiment import Experiment
+from tramfl.simulation.scenarios import scenario_named
+from tramfl.simulation.setting import scheduling_only
 
 PLAN = Path(__file__).parents[2] / "examples" / "plan.toml"
 
@@ -41,6 +48,23 @@ def test_json_has_the_same_decision_with_every_candidate(cli: Cli) -> None:
 def test_the_policy_of_the_file_decides(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text(PLAN.read_text().replace("load-aware", "time-first"))
     assert cli("plan", "p.toml", "--format", "json").data["policy"] == "time-first"
+
+
+def test_a_plan_of_a_runs_state_decides_what_the_run_decided(cli: Cli, tmp_path: Path) -> None:
+    scenario = replace(scenario_named("mnist-5"), policy="random", seed=8, budget=Budget(rounds=4))
+    setting = scheduling_only(scenario)
+    rows = list(Experiment(scenario, setting).rounds())
+    for before, row in pairwise(rows):
+        speeds = zip(row.loads.flops, row.loads.bandwidth, strict=True)
+        nodes = [
+            {"held": held, "flops": flops} | ({} if bandwidth is None else {"bandwidth": bandwidth})
+            for held, (flops, bandwidth) in zip(setting.held.tolist(), speeds, strict=True)
+        ]
+        state = {"holder": row.holder, "used": before.used, "seconds": before.total_seconds, "round": before.round}
+        plan = state | {"policy": "random", "seed": 8, "cost": asdict(setting.cost), "nodes": nodes}
+        (tmp_path / "p.toml").write_text(tomli_w.dumps(plan))
+        decision = cli("plan", "p.toml", "--format", "json").data
+        assert (decision["node"], tuple(decision["samples"])) == (row.node, row.samples)
 
 
 def test_a_name_in_brackets_is_not_taken_for_markup(cli: Cli, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from tramfl.cli.options import Format, FormatOption
 from tramfl.config import NotNegative, Positive, read_toml, settings_from
+from tramfl.draws import deciding
 from tramfl.notation import PAPER_VARIANCE_LIMIT, BadInput, Decision, Ledger, Loads, ModelCost, NodeId
 from tramfl.scheduling.policy import PolicySettings, check_decision, policy_named
 
@@ -50,9 +51,11 @@ class Plan(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     policy: str = "load-aware"
     seconds: Annotated[float, Meta(ge=0, le=sys.float_info.max)] = 0.0
     round: Count = 0
+    """Rounds done so far; the decision is for the next one."""
     variance_limit: NotNegative = PAPER_VARIANCE_LIMIT
     wait_seconds: Positive = 1.0
     seed: Count = 0
+    """A run of this seed would draw the same in this round."""
 
 
 def plan(
@@ -96,7 +99,7 @@ def _decide(state: Plan) -> Decision:
     policy = policy_named(state.policy, PolicySettings(state.variance_limit, state.wait_seconds))
     ledger = Ledger(state.used, state.seconds, state.round)
     cost = ModelCost(state.cost.flops_per_sample, state.cost.model_bits)
-    rng = np.random.default_rng((state.seed, state.round + 1))
+    rng = deciding(state.seed, state.round + 1)
     decision = policy.decide(ledger, loads, held, state.holder, cost, rng)
     check_decision(decision, loads, held)
     return decision
