@@ -15,8 +15,8 @@ from tramfl.cli.federations import InsecureOption, run, runtime
 from tramfl.notation import BadInput
 
 if TYPE_CHECKING:
+    from tramfl.runtime.journal import Journal
     from tramfl.runtime.settings import Site
-    from tramfl.runtime.site.journal import Journal
     from tramfl.runtime.transport import Credentials
 
 
@@ -42,8 +42,8 @@ def node(
 
     The log goes to standard error, one JSON line an event.
     """
+    from tramfl.runtime.journal import Journal
     from tramfl.runtime.settings import read_site
-    from tramfl.runtime.site.journal import Journal
     from tramfl.runtime.transport import handshakes
 
     site = read_site(file)
@@ -63,7 +63,7 @@ async def _be(
     site: Site, credentials: Credentials | None, log: Journal, metrics: int | None, with_parent: bool
 ) -> None:
     from tramfl.runtime.registers.opening import open_register
-    from tramfl.runtime.site.node import Node
+    from tramfl.runtime.site.process import run_site
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -80,7 +80,7 @@ async def _be(
         threading.Thread(target=_outlived, args=(loop, stop), daemon=True).start()
     register = open_register(site.federation, site.number)
     try:
-        await Node(site, register, credentials, log, metrics).run(stop)
+        await run_site(site, register, credentials, log, stop, metrics)
     except BadInput:
         raise
     except Exception as error:  # the log has the whole story, as one line

@@ -1,13 +1,11 @@
 """Real sites: one process each, over real networks, in wall-clock time. `grpc` is imported nowhere else.
 
-settings.py       federation.toml and site.toml
-certificates.py   who a site is: a private authority and one certificate each
-register.py       where the record lives; sqlite_register.py and etcd_register.py
-store.py          weights on a site's disk
-wire.py           what sites say to each other; transport.py says it over gRPC with mutual TLS
-probe.py          what a site can spare; predictors.py what it will be able to
-workshop.py       the process in which a site trains
-driver.py         carries out the commands of the round machine
-scoring.py        tests committed weights
-node.py           a site: all of the above
+settings.py   federation.toml and site.toml; wire.py what sites say to each other; journal.py a site's log
+registers/    where the record lives
+weights/      models on a site's disk, and on their way in
+transport/    gRPC with mutual TLS, and certificates
+loads/        what a site can spare
+training/     the process in which a site trains, and the tests of committed weights
+site/         a site: all of the above
+operator/     the operator's end
 """

@@ -23,7 +23,7 @@ from tramfl.runtime.registers.contract import ABSENT
 from tramfl.runtime.registers.opening import open_register
 from tramfl.runtime.settings import read_federation
 from tramfl.runtime.site import driver
-from tramfl.runtime.site.orders import digest_of_settings
+from tramfl.runtime.site.agreement import digest_of_settings
 from tramfl.runtime.wire import Load
 from tramfl.scheduling.policy import policy_named
 from tramfl.simulation.scenarios import scenario_named

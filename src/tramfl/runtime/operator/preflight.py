@@ -19,7 +19,7 @@ from tramfl.runtime.operator.operating import site_credentials
 from tramfl.runtime.registers.contract import Silent
 from tramfl.runtime.registers.opening import open_register
 from tramfl.runtime.settings import Site, host_and_port
-from tramfl.runtime.site.orders import digest_of_settings, misfit
+from tramfl.runtime.site.agreement import digest_of_settings, misfit
 from tramfl.runtime.training.workshop import Build, Built, WorkFailed, Workshop
 from tramfl.runtime.transport import Peers, Refusal, Unreachable
 from tramfl.runtime.transport.certificates import describe, unfit

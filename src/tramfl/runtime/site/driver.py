@@ -24,8 +24,8 @@ from tramfl.circulation.phases import Limits, Sending, State, Swapping, Training
 from tramfl.draws import deciding
 from tramfl.notation import Counts, Decision, Digest, ModelCost, NodeId
 from tramfl.record import Scores, row_of
+from tramfl.runtime.journal import Log
 from tramfl.runtime.registers.contract import LeaseLost, Register, Silent
-from tramfl.runtime.site.journal import Log
 from tramfl.runtime.training.workshop import Made, WorkFailed, Workshop
 from tramfl.runtime.transport import Refusal, Unreachable
 from tramfl.runtime.weights.store import Store
@@ -62,8 +62,8 @@ class Surroundings(Protocol):
         """The record names another holder now."""
         ...
 
-    def closed(self, command: do.CloseRound) -> None:
-        """A round is committed."""
+    def closed(self, command: do.CloseRound, weights: Path | None) -> None:
+        """A round is committed, and its weights are in a file, or not on disk any more."""
         ...
 
     def broken(self, error: BaseException) -> None:
@@ -393,7 +393,7 @@ class Driver:
         self._loop.run_in_executor(self._disk, self.store.discard, command.digests)
 
     def _close_round(self, command: do.CloseRound) -> None:
-        self._site.closed(command)
+        self._site.closed(command, self.store.path(command.record.weights.digest))
 
 
 def _wrong(load: Load, bandwidth: float, labels: int) -> str | None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from tramfl.notation import BadInput
-
-if TYPE_CHECKING:
-    from tramfl.runtime.site.node import Node
+from tramfl.runtime.site.member import Member
+from tramfl.runtime.site.report import Reporter
 
 _HOST = "127.0.0.1"
 _REQUEST_BYTES = 8192
@@ -20,8 +18,8 @@ _REQUEST_SECONDS = 5.0
 class Metrics:
     """Serves the figures of one site."""
 
-    def __init__(self, node: Node, port: int) -> None:
-        self._node, self._port = node, port
+    def __init__(self, reporter: Reporter, member: Member, port: int) -> None:
+        self._reporter, self._member, self._port = reporter, member, port
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> Metrics:
@@ -56,8 +54,7 @@ class Metrics:
 
     def text(self) -> str:
         """The figures, in Prometheus' text format."""
-        node = self._node
-        report, record = node.report(), node.record
+        report, record = self._reporter.report(), self._reporter.record
         lines = [
             *_gauge("tramfl_site_flops", "FLOPS this site can spare.", report.flops or 0.0),
             *_gauge("tramfl_site_copies", "Weights on this site's disk.", len(report.copies)),
@@ -73,10 +70,13 @@ class Metrics:
                     "tramfl_seconds", "Training, transfer, waiting and lost time, T_total.", record.ledger.seconds
                 ),
                 *_gauge("tramfl_label_variance", "Held below V.", record.ledger.label_variance),
-                *_gauge("tramfl_is_holder", "Whether this site holds the model.", int(record.holder == node.me)),
+                *_gauge(
+                    "tramfl_is_holder", "Whether this site holds the model.", int(record.holder == self._member.me)
+                ),
             ]
         lines += ["# HELP tramfl_events_total Lines of the log, by event.", "# TYPE tramfl_events_total counter"]
-        lines += [f'tramfl_events_total{{event="{name}"}} {count}' for name, count in sorted(node.log.counts.items())]
+        counts = sorted(self._member.log.counts.items())
+        lines += [f'tramfl_events_total{{event="{name}"}} {count}' for name, count in counts]
         return "\n".join(lines) + "\n"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -18,8 +18,8 @@ from msgspec import Struct
 from tramfl.circulation.custody import Record
 from tramfl.notation import BadInput
 from tramfl.record import Row, Scores
+from tramfl.runtime.journal import Log
 from tramfl.runtime.registers.contract import Register, Silent
-from tramfl.runtime.site.journal import Log
 from tramfl.runtime.training.workshop import WorkFailed, Workshop
 
 
@@ -41,9 +41,9 @@ class Scorer:
         register: Register,
         targets: tuple[float, ...],
         log: Log,
-        reached: Callable[[str], Awaitable[None]],
+        reached: Callable[[str], None],
     ) -> None:
-        """`reached` is told of the run whose weights are at the last of the `targets`."""
+        """`reached` is called with the name of a run whose weights reach the last of the `targets`."""
         self._folder, self._workshop, self._register = folder, workshop, register
         self._targets, self._log, self._reached = targets, log, reached
         self._next: tuple[Record, Path] | None = None
@@ -84,7 +84,7 @@ class Scorer:
             return
         self._log("scored", round=record.round, test_accuracy=scores.test_accuracy, test_loss=scores.test_loss)
         if self._targets and scores.test_accuracy is not None and scores.test_accuracy >= max(self._targets):
-            await self._reached(record.run)
+            self._reached(record.run)
 
 
 def with_scores(line: bytes, notes: dict[int, bytes]) -> bytes:

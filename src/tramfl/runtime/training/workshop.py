@@ -22,8 +22,8 @@ from msgspec import Struct
 from tramfl.config import Scenario
 from tramfl.notation import BadInput, Digest, ModelCost, NodeId
 from tramfl.record import Scores
+from tramfl.runtime.journal import Log
 from tramfl.runtime.settings import Site
-from tramfl.runtime.site.journal import Log
 
 LENGTH = struct.Struct("<I")
 """Comes before every message."""

@@ -65,9 +65,15 @@ Log = Callable[..., None]
 class Host(Protocol):
     """What a node does for its peers."""
 
-    manifest: Manifest | None
-    store: Store | None
-    """Both None before a run has begun: nothing is received then."""
+    @property
+    def manifest(self) -> Manifest | None:
+        """What weights must look like; nothing is received while it is None."""
+        ...
+
+    @property
+    def store(self) -> Store | None:
+        """Where weights go; None before a run has begun, and nothing is received then."""
+        ...
 
     async def load(self, peer: NodeId, ask: AskLoad) -> Load:
         """What this site can spare. Raises Refusal."""

@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import pytest
 from msgspec.structs import replace
 
-from tests.runtime.sites import federation
 from tramfl.circulation.custody import Record, first_record
 from tramfl.runtime.registers.contract import ABSENT, Register
 from tramfl.runtime.registers.sqlite import SqliteRegister
-from tramfl.runtime.site.node import Node
-from tramfl.runtime.site.orders import Orders
+from tramfl.runtime.site.starting import put_first
 
 T = TypeVar("T")
 OLD = replace(first_record("old", 0, "w0", (0, 1), 2), status="stopped")
@@ -24,13 +21,12 @@ NEW = first_record("new", 0, "v0", (0, 1), 2)
 
 
 class Desk:
-    """The part of a site that orders need, with a real register."""
+    """A real register, as this site and another one see it."""
 
     def __init__(self, folder: Path) -> None:
         self._runner = asyncio.Runner()
         self.register: Register = self.run(self._open(folder / "register.sqlite", 0))
         self.other: Register = self.run(self._open(folder / "register.sqlite", 1))
-        self.orders = Orders(cast(Node, SimpleNamespace(register=self.register, federation=federation())))
 
     async def _open(self, path: Path, node: int) -> Register:
         register = SqliteRegister(path, node, lease_seconds=60)
@@ -66,17 +62,17 @@ def test_a_run_begins_although_the_last_round_of_the_stopped_one_was_committed_m
     before = desk.run(desk.register.look()).versioned
     assert before is not None
     desk.swap(before.revision, replace(OLD, ledger=OLD.ledger.after((1, 1), 1.0)))
-    assert desk.run(desk.orders._put(NEW, before))
+    assert desk.run(put_first(desk.register, NEW, before))
     assert desk.record() == NEW
 
 
 def test_a_run_does_not_begin_in_the_place_of_another_that_just_began(desk: Desk) -> None:
     desk.swap(ABSENT, OLD)
-    assert not desk.run(desk.orders._put(NEW, None))
+    assert not desk.run(put_first(desk.register, NEW, None))
     assert desk.record() == OLD
 
 
 def test_a_run_begins_although_the_site_has_lost_its_lease(desk: Desk) -> None:
     desk.run(desk.register.leave())
-    assert desk.run(desk.orders._put(NEW, None))
+    assert desk.run(put_first(desk.register, NEW, None))
     assert desk.record() == NEW

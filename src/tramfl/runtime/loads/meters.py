@@ -1,0 +1,79 @@
+"""All that one site measures: the load of its machine, its speed of training, the bandwidth to the other sites."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tramfl.notation import ModelCost
+from tramfl.runtime.journal import Log
+from tramfl.runtime.loads.probe import ComputeMeter, History, LinkMeter, Machine
+
+
+class Meters:
+    """One site's meters, which go on from what they knew in the site's last life."""
+
+    def __init__(
+        self,
+        cost: ModelCost,
+        flops: float,
+        *,
+        predictor: str,
+        threads: int | None,
+        history: Path,
+        log: Log,
+        training_pid: Callable[[], int | None],
+    ) -> None:
+        """`flops` is what a short trial gave; `threads` the cores that the site trains on, None for all."""
+        self._machine = Machine(extra_pids=lambda: [pid] if (pid := training_pid()) else [])
+        self._history = History(history, log)
+        cores = os.cpu_count() or 1
+        self._compute = ComputeMeter(cost.flops_per_sample, predictor, min(1.0, (threads or cores) / cores))
+        self._compute.calibrated(flops, self._machine.busy_share())
+        self._links = LinkMeter(predictor, model_bits=cost.model_bits)
+        self._history.restore(self._compute, self._links)
+
+    def read_machine(self) -> None:
+        """Take a reading. It is the mean since the last one, so long pauses between two would blur it."""
+        self._machine.busy_share()
+
+    def available_flops(self) -> float:
+        """FLOPS that this site can spare now."""
+        return self._compute.available(self._machine.busy_share())
+
+    def expected_flops(self) -> float:
+        """FLOPS as last predicted, without a reading."""
+        return self._compute.expected()
+
+    def trained(self, samples: int, seconds: float) -> None:
+        """A training of `samples` took `seconds`, beside everything else that ran here."""
+        self._compute.trained(samples, seconds, self._machine.busy_share())
+
+    def bandwidth(self, site: str) -> float | None:
+        """bit/s to another site, beside the traffic of others; None where it is not known."""
+        return self._links.bandwidth(site, time.monotonic(), self._machine.traffic())
+
+    def bandwidths(self, sites: Sequence[str]) -> dict[str, float]:
+        """bit/s to each of these sites, as last predicted, as far as known."""
+        at = time.monotonic()
+        known = {site: self._links.bandwidth(site, at) for site in sites}
+        return {site: bits for site, bits in known.items() if bits is not None}
+
+    def moved(self, site: str, bits: float, seconds: float) -> None:
+        """A transfer from or to a site has just ended."""
+        self._machine.moved(bits)
+        self._links.moved(site, bits, seconds, time.monotonic())
+
+    def probed(self, site: str, bandwidth: float) -> None:
+        """A short trial gave this bandwidth to a site."""
+        self._links.probed(site, bandwidth, time.monotonic())
+
+    def keep(self) -> None:
+        """Save the history, unless that was only a moment ago."""
+        self._history.keep(self._compute, self._links, time.monotonic())
+
+    def save(self) -> None:
+        """Save the history."""
+        self._history.save(self._compute, self._links)

@@ -1,0 +1,104 @@
+"""Following the register: what the record says and which sites are alive, into the round machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+
+from tramfl.circulation import events as on
+from tramfl.circulation.custody import Record
+from tramfl.notation import NodeId
+from tramfl.runtime.registers.contract import Silent, Standing
+from tramfl.runtime.site.member import Member
+from tramfl.runtime.site.participation import Participation
+
+
+class Following:
+    """Reads the register's news, in order, and passes them to the driver of the run."""
+
+    def __init__(self, member: Member, participation: Participation) -> None:
+        self._member, self._participation = member, participation
+        self._holder = HolderWatch(member)
+        self._turn = asyncio.Lock()
+        self.standing: Standing | None = None
+        """The record and who is alive, as last seen."""
+
+    @property
+    def record(self) -> Record | None:
+        """The record as last seen."""
+        versioned = self.standing.versioned if self.standing is not None else None
+        return versioned.record if versioned is not None else None
+
+    async def follow(self) -> None:
+        """Wait for news and pass them on, for ever."""
+        register, lease = self._member.register, self._member.lease_seconds
+        standing: Standing | None = None
+        while True:
+            try:
+                standing = await (register.look() if standing is None else register.changed(standing, lease / 4))
+            except Silent as error:
+                self._member.log("register-silent", reason=str(error))
+                standing = None
+                await asyncio.sleep(min(0.5, lease / 4))
+                continue
+            await self._news(standing)
+
+    async def look(self) -> None:
+        """Read the record now, because somebody reports that it has changed."""
+        with contextlib.suppress(Silent):
+            await self._news(await self._member.register.look())
+
+    async def _news(self, standing: Standing) -> None:
+        async with self._turn:
+            versioned, before = standing.versioned, self.standing
+            known = before.versioned.revision if before is not None and before.versioned is not None else -1
+            if versioned is None:
+                self.standing = before if known >= 0 else standing
+                return
+            if versioned.revision < known:
+                return
+            self.standing = standing
+            record = versioned.record
+            self._member.log.at(record.run, record.epoch, record.round)
+            await self._participation.join(record)
+            driver = self._participation.driver_of(record.run)
+            if driver is None:
+                return
+            if before is not None and before.versioned is not None and record.epoch > before.versioned.record.epoch:
+                self._member.log("taken-over", holder=self._member.name(record.holder), safe=record.safe.round)
+            if versioned.revision > known:
+                driver.tell(on.RecordSeen(self._member.now(), versioned))
+            if self._holder.is_lost(standing):
+                driver.tell(on.HolderLost(self._member.now(), versioned))
+
+
+class HolderWatch:
+    """Notices that the holder has no lease any more."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._began = time.monotonic()
+        self._seen_alive: NodeId | None = None
+        self._lost_at = -math.inf
+
+    def is_lost(self, standing: Standing) -> bool:
+        """Whether to report a lost holder now: at once, and then four times per lease while it stays lost.
+
+        It is reported again since the machine may have been busy, or the register silent, the first time.
+        """
+        assert standing.versioned is not None
+        holder, lease, now = standing.versioned.record.holder, self._member.lease_seconds, time.monotonic()
+        if holder is not None and (holder in standing.alive or holder == self._member.me):
+            self._seen_alive, self._lost_at = holder, -math.inf
+            return False
+        # Where all sites have just been started, the holder may be the last one to join.
+        if holder is not None and holder != self._seen_alive and now - self._began < lease:
+            return False
+        if now - self._lost_at < lease / 4:
+            return False
+        if self._lost_at < 0:
+            self._member.log("holder-lost", holder=self._member.name(holder))
+        self._lost_at = now
+        return True

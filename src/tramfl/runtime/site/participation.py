@@ -1,0 +1,122 @@
+"""The run that this site takes part in: its driver, and the weights of runs on this site's disk."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+from tramfl.circulation.custody import Record
+from tramfl.notation import BadInput
+from tramfl.runtime.site.agreement import check_run_name, misfit
+from tramfl.runtime.site.driver import Driver, Surroundings
+from tramfl.runtime.site.life import Incarnation
+from tramfl.runtime.site.member import Member
+from tramfl.runtime.site.model import LocalModel
+from tramfl.runtime.training.workshop import Workshop
+from tramfl.runtime.weights.store import Store
+from tramfl.scheduling.policy import Policy
+
+KEPT_RUNS = 2
+"""A site keeps the weights of the present run and of the one before it."""
+
+
+class Participation:
+    """Joins runs, one after the other."""
+
+    def __init__(
+        self,
+        member: Member,
+        model: LocalModel,
+        policy: Policy,
+        workshop: Workshop,
+        services: Surroundings,
+        incarnation: Incarnation,
+    ) -> None:
+        self._member, self._model, self._policy = member, model, policy
+        self._workshop, self._services, self._incarnation = workshop, services, incarnation
+        self.driver: Driver | None = None
+        """The round machine of the run; None before a run has begun."""
+        self._unfit_run: str | None = None
+
+    def driver_of(self, run: str) -> Driver | None:
+        """The driver, if it is that of this run."""
+        return self.driver if self.driver is not None and self.driver.run == run else None
+
+    async def join(self, record: Record) -> None:
+        """Take part in the run of `record`, unless this site does so already.
+
+        Raises BadInput where the run does not fit this site and has not ended.
+        """
+        if self.driver_of(record.run) is not None or not self._fits(record):
+            return
+        if self.driver is not None:
+            await self.driver.end()
+            # The new run's tickets must differ from those of the last.
+            self._incarnation.next()
+        # Opening the store reads every file in it: in a thread, so that the lease is kept meanwhile.
+        store = await asyncio.to_thread(Store, self._folder(record.run))
+        for damaged in store.damaged:
+            self._member.log("damaged", file=damaged, reason="its content is not what its name says; set aside")
+        self.driver = self._new_driver(record.run, store)
+        self._discard_old_runs(record.run)
+        holder, copies = self._member.name(record.holder), [copy.digest for copy in store.copies()]
+        self._member.log("joined", holder=holder, copies=copies)
+        self.driver.start()
+
+    def prepare(self, run: str) -> None:
+        """Put w_0 where a run that is about to begin will look for it."""
+        self._model.put_initial(Store(self._folder(run)))
+
+    async def end(self) -> None:
+        """Stop everything that is under way."""
+        if self.driver is not None:
+            await self.driver.end()
+
+    def _fits(self, record: Record) -> bool:
+        try:
+            check_run_name(record.run)
+            if wrong := misfit(record, self._member.federation, len(self._model.held)):
+                raise BadInput(wrong)
+        except BadInput as error:
+            if record.status != "stopped":
+                raise
+            # Nothing is left to do in a run that has ended; the next may fit.
+            if self._unfit_run != record.run:
+                self._unfit_run = record.run
+                self._member.log("not-joined", reason=str(error))
+            return False
+        return True
+
+    def _new_driver(self, run: str, store: Store) -> Driver:
+        member, model, scenario = self._member, self._model, self._member.scenario
+        driver = Driver(
+            me=member.me,
+            names=member.names,
+            run=run,
+            seed=scenario.seed,
+            labels=len(model.held),
+            limits=member.federation.limits,
+            cost=model.cost,
+            policy=self._policy,
+            policy_name=scenario.policy,
+            wait_seconds=scenario.wait_seconds,
+            register=member.register,
+            store=store,
+            workshop=self._workshop,
+            surroundings=self._services,
+            clock=member.now,
+            log=member.log,
+            incarnation=self._incarnation.number,
+        )
+        driver.held[member.me] = model.held
+        return driver
+
+    def _folder(self, run: str) -> Path:
+        return self._member.folder / "runs" / run
+
+    def _discard_old_runs(self, run: str) -> None:
+        folder = self._folder(run)
+        others = sorted((f for f in folder.parent.iterdir() if f != folder), key=lambda f: f.stat().st_mtime)
+        for old in others[: -KEPT_RUNS + 1]:
+            shutil.rmtree(old, ignore_errors=True)

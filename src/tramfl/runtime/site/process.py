@@ -1,0 +1,155 @@
+"""A site: one process that follows the register, answers its peers, and drives the round machine of the run.
+
+Only wiring is here. Each part is a file of its own:
+
+    life           alone in the folder, the incarnation, tasks whose failure ends the site
+    member         what all parts work with: files, register, peers, log, clock
+    model          model and data as loaded, w_0
+    lease          keeps this site's lease
+    following      news of the record and of who is alive, into the machine
+    participation  the run at hand: its driver and its weights on disk
+    driver         events in, commands out; services is what the site does for it
+    status         pausing, resuming, stopping; starting: a new run
+    hosting        answers calls; orders: what an operator asks; report: what the site says about itself
+    leaving        hands the model on when the site ends
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from tramfl.runtime.journal import Journal
+from tramfl.runtime.loads.meters import Meters
+from tramfl.runtime.registers.contract import LeaseLost, Register, Silent
+from tramfl.runtime.settings import Site
+from tramfl.runtime.site.following import Following
+from tramfl.runtime.site.hosting import Hosting
+from tramfl.runtime.site.lease import keep_lease
+from tramfl.runtime.site.leaving import hand_on
+from tramfl.runtime.site.life import Incarnation, Tasks, alone_in, steady_clock
+from tramfl.runtime.site.member import Member
+from tramfl.runtime.site.metrics import Metrics
+from tramfl.runtime.site.model import LocalModel, load_model
+from tramfl.runtime.site.orders import Orders
+from tramfl.runtime.site.participation import Participation
+from tramfl.runtime.site.report import Reporter
+from tramfl.runtime.site.services import Services
+from tramfl.runtime.site.starting import RunStart
+from tramfl.runtime.site.status import FinishedRuns, RunStatus
+from tramfl.runtime.training.scoring import Scorer
+from tramfl.runtime.training.workshop import Build, Workshop
+from tramfl.runtime.transport import Credentials, Peers, Server
+from tramfl.runtime.wire import Prepared
+from tramfl.scheduling.policy import Policy, PolicySettings, policy_named
+
+
+async def run_site(
+    site: Site,
+    register: Register,
+    credentials: Credentials | None,
+    log: Journal,
+    stop: asyncio.Event,
+    metrics: int | None = None,
+) -> None:
+    """Be a site until `stop` is set; raises what makes that impossible. `metrics` is a port of loopback."""
+    scenario = site.federation.file.run
+    policy = policy_named(scenario.policy, PolicySettings(scenario.variance_limit, scenario.wait_seconds))
+    async with contextlib.AsyncExitStack() as stack:
+        member = Member(site, register, Peers(site.federation, site.file.site, credentials), log, steady_clock())
+        stack.enter_context(alone_in(member.folder, site.file.site))
+        incarnation = Incarnation(member.folder)
+        stack.push_async_callback(member.peers.close)
+        stack.push_async_callback(register.close)
+        workshop = Workshop(Build.of(site), log)
+        stack.push_async_callback(workshop.close)
+        model = await load_model(workshop, member.folder, site.file.site)
+        parts = Parts(member, model, policy, workshop, incarnation)
+        server = Server(site.listen, credentials, site.federation, parts.hosting, log)
+        stack.push_async_callback(server.stop, 0.5)
+        await server.start()
+        if metrics is not None:
+            await stack.enter_async_context(Metrics(parts.reporter, member, metrics))
+        stack.push_async_callback(parts.end)
+        parts.start()
+        log("started", address=site.listen, incarnation=incarnation.number, held=model.held)
+        await parts.tasks.wait_until(stop)
+        await parts.leave()
+        log("ended")
+
+
+class Parts:
+    """The parts of one site, wired to each other."""
+
+    def __init__(
+        self, member: Member, model: LocalModel, policy: Policy, workshop: Workshop, incarnation: Incarnation
+    ) -> None:
+        log, register = member.log, member.register
+        self._member = member
+        self.tasks = Tasks(log)
+        self._meters = Meters(
+            model.cost,
+            model.built.flops,
+            predictor=member.site.file.predictor,
+            threads=member.site.file.threads,
+            history=member.folder / "history.json",
+            log=log,
+            training_pid=lambda: workshop.pid,
+        )
+        self._finished = FinishedRuns(log)
+        targets = member.scenario.budget.targets
+        self._scorer = Scorer(member.folder, workshop, register, targets, log, self._finished.target_reached)
+        self._services = Services(member, self._meters, workshop, self._scorer, self._finished, self.tasks)
+        self._participation = Participation(member, model, policy, workshop, self._services, incarnation)
+        self._following = Following(member, self._participation)
+        self._status = RunStatus(register, self._following.look)
+        self.reporter = Reporter(
+            member, model, self._meters, workshop, incarnation, self._participation, self._following
+        )
+        orders = Orders(
+            self._following.look, self.reporter, self._prepare, RunStart(member, self._prepare), self._status, log
+        )
+        self.hosting = Hosting(
+            member, model, self._meters, self._services, self._participation, self._following, orders
+        )
+
+    def _prepare(self, run: str) -> Prepared:
+        self._participation.prepare(run)
+        return self.reporter.prepared()
+
+    def start(self) -> None:
+        """Begin all that goes on beside the calls of peers."""
+        for work in (
+            keep_lease(self._member, self._meters.read_machine),
+            self._following.follow(),
+            self._scorer.work(),
+            self._finished.stop_all(self._status),
+        ):
+            self.tasks.start(work)
+
+    async def leave(self) -> None:
+        """End so that nobody has to wait: hand the model on, then give up the lease.
+
+        Where only this disk has the newest weights the lease is kept: no other site could take them over, and a quick
+        restart loses nothing.
+        """
+        self.hosting.ending = True
+        self._member.log("ending")
+        await self._participation.end()
+        with contextlib.suppress(Silent, LeaseLost):
+            if self._participation.driver is not None:
+                await hand_on(self._member, self._participation.driver, self._services)
+        await self._following.look()
+        # Before the lease is given up: the task that keeps it would take another.
+        await self.end()
+        record, me = self._following.record, self._member.me
+        if record is not None and record.holder == me and record.weights.copies == (me,):
+            return
+        with contextlib.suppress(Silent):
+            await self._member.register.leave()
+
+    async def end(self) -> None:
+        """Stop everything, and save the history of loads."""
+        await self.tasks.end()
+        await self._participation.end()
+        self._meters.save()
