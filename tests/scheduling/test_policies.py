@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from tramfl.notation import BadInput, Decision, Ledger, Loads, ModelCost, NodeId
 from tramfl.scheduling import PolicySettings, policy_named, policy_names
-from tramfl.scheduling.policy import check_decision
+from tramfl.scheduling.policy import as_policy, check_decision
 
 NAN, INF = math.nan, math.inf
 BUILT_IN = ("load-aware", "random", "time-first", "variance-first", "tram")
@@ -534,7 +534,7 @@ def test_variance_first_ignores_the_loads(state: State, speed: float) -> None:
 
 GOOD = Decision("mine", 1, (2, 0), 1.0, 1.0, 0.0, "So.")
 SKIP = Decision("mine", None, (0, 0), 0.0, 0.0, 1.0, "So.")
-NOT_AN_INT: Any = np.int64(2)
+HALF: Any = 1.5
 
 
 @pytest.mark.parametrize("decision", [GOOD, SKIP])
@@ -548,7 +548,9 @@ def test_a_decision_that_can_be_carried_out_passes(decision: Decision) -> None:
         (Decision("mine", 1, (2,), 1.0, 1.0, 0.0, "So."), "it takes 2 ints"),
         (Decision("mine", 1, (2, 0, 0), 1.0, 1.0, 0.0, "So."), "it takes 2 ints"),
         (Decision("mine", 1, (2, -1), 1.0, 1.0, 0.0, "So."), "none below 0"),
-        (Decision("mine", 1, (NOT_AN_INT, 0), 1.0, 1.0, 0.0, "So."), "it takes 2 ints"),
+        (Decision("mine", 1, (HALF, 0), 1.0, 1.0, 0.0, "So."), "it takes 2 ints"),
+        (Decision("mine", HALF, (1, 0), 1.0, 1.0, 0.0, "So."), "it takes 2 ints"),
+        (Decision("mine", 1, (2, 0), None, 1.0, 0.0, "So."), "must be a number of at least 0"),  # type: ignore[arg-type]
         (Decision("mine", 2, (1, 1), 1.0, 1.0, 0.0, "So."), "for node 2, which did not report; [0, 1] did"),
         (Decision("mine", 3, (1, 1), 1.0, 1.0, 0.0, "So."), "for node 3, which did not report"),
         (Decision("mine", -1, (1, 1), 1.0, 1.0, 0.0, "So."), "for node -1, which did not report"),
@@ -570,6 +572,22 @@ def test_a_decision_that_cannot_be_carried_out_is_refused(decision: Decision, co
     assert str(caught.value).endswith(".")
 
 
+def test_numpys_whole_numbers_in_a_decision_become_pythons_own() -> None:
+    numpys: Any = (np.int64(2), np.int32(0))
+    node: Any = np.int64(1)
+    given = Decision("mine", node, numpys, np.float64(1.0), np.float32(1.0), 0, "So.")  # type: ignore[arg-type]
+    found = check_decision(given, Loads((1.0, 1.0), (INF, 1.0)), np.array([[5, 5], [2, 0]]))
+    assert found == GOOD
+    assert {type(value) for value in (found.node, *found.samples)} == {int}
+    assert type(found.idle_seconds) is float
+
+
+@pytest.mark.parametrize(("returned", "what"), [(None, "returned None"), (3, "returned a int")])
+def test_a_policy_that_returns_no_decision_is_refused(returned: object, what: str) -> None:
+    with pytest.raises(BadInput, match=rf"{what}; decide must return a tramfl\.notation\.Decision"):
+        check_decision(returned, Loads((1.0,), (INF,)), np.array([[5, 5]]))
+
+
 # By name.
 
 
@@ -580,7 +598,10 @@ def test_the_built_in_policies_are_named_first() -> None:
 def test_an_unknown_name_is_answered_with_the_names_there_are() -> None:
     with pytest.raises(BadInput) as caught:
         policy_named("greedy")
-    assert str(caught.value) == f"there is no policy `greedy`; choose one of {', '.join(policy_names())}."
+    names = ", ".join(policy_names())
+    assert str(caught.value) == (
+        f"there is no policy `greedy`; choose one of {names}, or name a class as module:Class."
+    )
 
 
 Install = Callable[[str, str], None]
@@ -657,3 +678,53 @@ def test_a_broken_policy_is_named_with_its_package_and_entry(
     assert cause in str(caught.value)
     assert str(caught.value).endswith(".")
     assert "stay" in policy_names()
+
+
+# By reference, or as the user's own object.
+
+
+REFERENCES = {
+    "Stay": "a class that takes the settings",
+    "Plain": "a class that takes nothing",
+    "made": "an object",
+    "stay": "the function itself",
+    "make": "a function that makes one",
+}
+
+
+@pytest.mark.parametrize("attribute", REFERENCES)
+def test_a_policy_is_found_by_module_and_attribute(
+    attribute: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_rules.py").write_text(
+        STAY
+        + """
+class Plain(Stay):
+    def __init__(self):
+        from tramfl.scheduling import PolicySettings
+        self.settings = PolicySettings()
+
+made = Plain()
+stay = made.decide
+def make(settings):
+    return Stay(settings)
+"""
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_rules", raising=False)
+    state = State(Ledger((0, 0)), Loads((1.0,), (INF,)), [[5, 5]])
+    assert state.decide(f"own_rules:{attribute}").reason == "Nobody trains: on principle."
+
+
+@pytest.mark.parametrize(
+    ("thing", "complaint"),
+    [
+        (3, "is no policy: it needs a method decide(ledger, loads, held, holder, cost, rng); it is a int."),
+        (dict, "calling it gave a dict."),
+        (lambda a, b, c: None, "or must be callable with PolicySettings or nothing."),
+    ],
+)
+def test_what_is_no_policy_is_refused(thing: Any, complaint: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        as_policy(thing, PolicySettings())
+    assert complaint in str(caught.value)

@@ -272,3 +272,35 @@ def test_policies_by_name_and_by_object_decide_alike() -> None:
     by_name = tramfl.simulate("mnist-5", policy="tram", train=False, rounds=9)
     by_object = tramfl.simulate("mnist-5", policy=policy_named("tram"), train=False, rounds=9)
     assert by_name.rows == by_object.rows
+
+
+def test_one_target_needs_no_list() -> None:
+    result = tramfl.simulate("digits-3", targets=0.9, rounds=1, train=False)
+    assert result.scenario.budget.targets == (0.9,)
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5])
+def test_threads_that_cannot_be_are_refused(threads: Any) -> None:
+    with pytest.raises(BadInput, match=r"threads = .*: give a whole number of at least 1"):
+        tramfl.simulate("digits-3", rounds=1, threads=threads)
+
+
+class Stays:
+    """The next round is skipped, always."""
+
+    def decide(self, ledger: Any, loads: Any, held: Any, holder: int, cost: Any, rng: Any) -> Decision:
+        return Decision("stays", None, (0,) * held.shape[1], 0.0, 0.0, 1.0, "So.")
+
+
+@pytest.mark.parametrize("policy", [Stays, Stays(), Stays().decide], ids=["class", "object", "function"])
+def test_a_policy_is_an_object_its_class_or_its_function(policy: Any) -> None:
+    rows = tramfl.simulate("digits-3", policy=policy, train=False, rounds=2).rows
+    assert [row.node for row in rows] == [None, None]
+
+
+def test_a_policy_that_returns_nothing_is_an_error_and_no_traceback() -> None:
+    def forgets(ledger: Any, loads: Any, held: Any, holder: int, cost: Any, rng: Any) -> None:
+        pass
+
+    with pytest.raises(BadInput, match="the policy returned None; decide must return"):
+        tramfl.simulate("digits-3", policy=forgets, train=False, rounds=2)

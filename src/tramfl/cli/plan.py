@@ -101,8 +101,7 @@ def _decide(state: Plan) -> Decision:
     cost = ModelCost(state.cost.flops_per_sample, state.cost.model_bits)
     rng = deciding(state.seed, state.round + 1)
     decision = policy.decide(ledger, loads, held, state.holder, cost, rng)
-    check_decision(decision, loads, held)
-    return decision
+    return check_decision(decision, loads, held)
 
 
 def _print(state: Plan, decision: Decision) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tramfl.learning.data.datasets import Dataset
-from tramfl.learning.references import call_with_known, referred
 from tramfl.notation import BadInput
+from tramfl.references import call_with_known, referred
 
 
 @dataclass(frozen=True)

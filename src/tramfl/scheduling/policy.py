@@ -1,22 +1,26 @@
-"""What a policy is, and how one is found by name.
+"""What a policy is, how one is found by name, and what a decision must look like.
 
-Five are built in. Others come from any installed package, through the entry point group
-`tramfl.policies`: the entry's name is the policy's, its value a callable that takes PolicySettings.
+Five are built in. Others come from any installed package, through the entry point group `tramfl.policies` (the
+entry's name is the policy's, its value a callable that takes PolicySettings), or by reference: `module:Class`.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
+import operator
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tramfl.notation import PAPER_VARIANCE_LIMIT, BadInput, Decision, Ledger, Loads, ModelCost, NodeId
+from tramfl.references import is_reference, referred
 
 ENTRY_POINT_GROUP = "tramfl.policies"
 
@@ -64,8 +68,63 @@ def policy_names() -> list[str]:
 
 
 def policy_named(name: str, settings: PolicySettings | None = None) -> Policy:
-    """The policy called `name`; BadInput lists the names there are."""
-    return _factory(name)(settings or PolicySettings())
+    """The policy called `name`, or at `module:Class`; BadInput lists the names there are."""
+    settings = settings or PolicySettings()
+    if is_reference(name):
+        return as_policy(referred(name, "policy"), settings, f"policy `{name}`")
+    return _factory(name)(settings)
+
+
+def as_policy(thing: Any, settings: PolicySettings, what: str | None = None) -> Policy:
+    """A user's object as a policy: an object with `decide`, a class of such objects, or the function `decide` itself.
+
+    A class, or a function of one argument, is called with the settings if it takes any argument.
+    """
+    what = what or f"policy `{getattr(thing, '__name__', type(thing).__name__)}`"
+    if not inspect.isclass(thing) and callable(getattr(thing, "decide", None)):
+        policy: Policy = thing
+        return policy
+    wanted = f"{what} is no policy: it needs a method decide(ledger, loads, held, holder, cost, rng)"
+    if not callable(thing):
+        raise BadInput(f"{wanted}; it is a {type(thing).__name__}.")
+    needed = _needed(thing)
+    if needed == len(_DECIDE) and not inspect.isclass(thing):
+        return _Function(thing)
+    if needed > 1:
+        raise BadInput(f"{wanted}, or must be callable with PolicySettings or nothing.")
+    made = thing(settings) if _takes_one(thing) else thing()
+    if not callable(getattr(made, "decide", None)):
+        raise BadInput(f"{wanted}; calling it gave a {type(made).__name__}.")
+    decides: Policy = made
+    return decides
+
+
+_DECIDE = ("ledger", "loads", "held", "holder", "cost", "rng")
+"""What `decide` is given."""
+
+
+class _Function:
+    """A function that decides, as a policy."""
+
+    def __init__(self, decide: Callable[..., Decision]) -> None:
+        self.decide = decide
+        self.name = getattr(decide, "__name__", "function")
+
+
+def _positional(thing: Callable[..., Any]) -> list[inspect.Parameter]:
+    try:
+        parameters = inspect.signature(thing).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def _needed(thing: Callable[..., Any]) -> int:
+    return sum(p.default is p.empty for p in _positional(thing))
+
+
+def _takes_one(thing: Callable[..., Any]) -> bool:
+    return bool(_positional(thing))
 
 
 def _factory(name: str) -> PolicyFactory:
@@ -76,7 +135,9 @@ def _factory(name: str) -> PolicyFactory:
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         if entry.name == name:
             return _loaded(entry)
-    raise BadInput(f"there is no policy `{name}`; choose one of {', '.join(policy_names())}.")
+    raise BadInput(
+        f"there is no policy `{name}`; choose one of {', '.join(policy_names())}, or name a class as module:Class."
+    )
 
 
 def _loaded(entry: EntryPoint) -> PolicyFactory:
@@ -91,13 +152,24 @@ def _loaded(entry: EntryPoint) -> PolicyFactory:
     return factory
 
 
-def check_decision(decision: Decision, loads: Loads, held: NDArray[np.int64]) -> None:
-    """Refuse what cannot be carried out, whoever's policy decided it."""
+def check_decision(decision: object, loads: Loads, held: NDArray[np.int64]) -> Decision:
+    """The decision in Python's own numbers; BadInput where it cannot be carried out."""
+    if not isinstance(decision, Decision):
+        returned = "None" if decision is None else f"a {type(decision).__name__}"
+        raise BadInput(
+            f"the policy returned {returned}; decide must return a tramfl.notation.Decision, whose node is None where"
+            " the round is skipped."
+        )
     samples, node = decision.samples, decision.node
     times = (decision.compute_seconds, decision.transfer_seconds, decision.idle_seconds)
-    if len(samples) != held.shape[1] or any(type(s) is not int or s < 0 for s in samples):
-        wrong = f"samples {samples}; it takes {held.shape[1]} ints, one for each label and none below 0"
-    elif not all(0 <= seconds < math.inf for seconds in times):
+    try:
+        samples = tuple(operator.index(s) for s in samples)  # NumPy's whole numbers are whole numbers
+        node = None if node is None else operator.index(node)
+    except TypeError:
+        samples = ()
+    if len(samples) != held.shape[1] or any(s < 0 for s in samples):
+        wrong = f"samples {decision.samples}; it takes {held.shape[1]} ints, one for each label and none below 0"
+    elif not all(_is_duration(seconds) for seconds in times):
         wrong = f"on compute, transfer and idle seconds {times}; each must be a number of at least 0"
     elif node is None and (any(samples) or not decision.idle_seconds > 0):
         wrong = "that nobody trains, but gave samples or no idle_seconds to wait"
@@ -107,6 +179,22 @@ def check_decision(decision: Decision, loads: Loads, held: NDArray[np.int64]) ->
         not any(samples) or any(s > stock for s, stock in zip(samples, held[node].tolist(), strict=True))
     ):
         wrong = f"samples {samples} for node {node}, which holds {held[node].tolist()}; to skip, node must be None"
+    elif all(type(s) is int for s in (decision.node or 0, *decision.samples)) and all(
+        type(t) is float for t in times
+    ):
+        return decision
     else:
-        return
+        compute, transfer, idle = map(float, times)
+        return replace(
+            decision,
+            node=node,
+            samples=samples,
+            compute_seconds=compute,
+            transfer_seconds=transfer,
+            idle_seconds=idle,
+        )
     raise BadInput(f"policy `{decision.policy}` decided {wrong}.")
+
+
+def _is_duration(seconds: object) -> bool:
+    return isinstance(seconds, int | float | np.integer | np.floating) and bool(0 <= seconds < math.inf)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 
 from tramfl.config import Scenario, as_table, settings_from, with_value
 from tramfl.learning.app import App
+from tramfl.notation import BadInput
 from tramfl.record import Row, Summary, seconds_to
 from tramfl.scheduling.policy import Policy
 from tramfl.simulation.experiment import Experiment
@@ -70,11 +71,11 @@ def simulate(
     app: App | None = None,
     model: Any = None,
     data: Any = None,
-    policy: str | Policy | None = None,
+    policy: str | Policy | Callable[..., Any] | None = None,
     loads: LoadSource | None = None,
     seed: int | None = None,
     rounds: int | None = None,
-    targets: Sequence[float] | None = None,
+    targets: float | Sequence[float] | None = None,
     settings: dict[str, Any] | None = None,
     train: bool = True,
     out: str | Path | None = None,
@@ -88,12 +89,14 @@ def simulate(
 
     `scenario` is a name, a TOML file or a `Scenario`. `model` is an `nn.Module` or a callable that makes one, `data`
     a `tramfl.learning.data.datasets.Dataset` or a callable that gives one; both take the place of what the scenario
-    names. `app` brings both at once: the object that a real site takes. `policy` is a name or any object with
-    `decide`, `loads` any object with `at(round)`. `settings` changes keys of the scenario, by their dotted names:
-    `{"training.batch_size": 64}`. With `out` the run is also recorded in that folder; `resume` goes on with the run
-    that is there, with another budget if need be, and `overwrite` replaces it. An interrupt leaves the folder ready
-    to be resumed.
+    names. `app` brings both at once: the object that a real site takes. `policy` is a name, `module:Class`, an object
+    with `decide`, a class of such objects or the function itself. `loads` is any object with `at(round)`. `settings`
+    changes keys of the scenario, by their dotted names: `{"training.batch_size": 64}`. With `out` the run is also
+    recorded in that folder; `resume` goes on with the run that is there, with another budget if need be, and
+    `overwrite` replaces it. An interrupt leaves the folder ready to be resumed.
     """
+    if threads is not None and (not isinstance(threads, int) or threads < 1):
+        raise BadInput(f"threads = {threads!r}: give a whole number of at least 1, or None for PyTorch's own choice.")
     base = scenario if isinstance(scenario, Scenario) else scenario_from(str(scenario))
     brought = app or App()
     model = brought.model if model is None else model
@@ -104,7 +107,7 @@ def simulate(
         "training.network": None if model is None else _name(model),
         "seed": seed,
         "budget.rounds": rounds,
-        "budget.targets": tuple(targets) if targets is not None else None,
+        "budget.targets": _targets(targets),
         **(settings or {}),
     }
     table = as_table(base)
@@ -135,6 +138,13 @@ def simulate(
     setting = experiment.setting
     held = tuple(map(tuple, setting.held.tolist()))
     return Result(found, experiment.summary(), tuple(experiment.rows), setting.labels, held, folder)
+
+
+def _targets(targets: float | Sequence[float] | None) -> tuple[float, ...] | None:
+    """One target or several."""
+    if targets is None:
+        return None
+    return tuple(targets) if isinstance(targets, Iterable) else (targets,)
 
 
 def _plain(value: Any) -> Any:

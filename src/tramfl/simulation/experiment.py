@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
@@ -19,8 +19,9 @@ from tramfl.config import Scenario
 from tramfl.draws import first_holder
 from tramfl.notation import BadInput, Counts, Digest, ModelCost, NodeId
 from tramfl.record import Row, Scores, Summary, past, row_of, seconds_to, summary_of
-from tramfl.scheduling.policy import Policy, PolicySettings, policy_named
+from tramfl.scheduling.policy import Policy, PolicySettings, as_policy, policy_named
 from tramfl.simulation.loads import LoadSource, load_source
+from tramfl.simulation.own_loads import checked
 from tramfl.simulation.world import Learner, NullLearner, World
 
 
@@ -81,7 +82,7 @@ class Experiment:
         scenario: Scenario,
         setting: Setting,
         *,
-        policy: Policy | None = None,
+        policy: Any = None,
         loads: LoadSource | None = None,
         done: Sequence[Row] = (),
     ) -> None:
@@ -91,10 +92,11 @@ class Experiment:
         """The weights after the last row."""
         self._closed: deque[CloseRound] = deque()
         self._learner = _KeepsLast(setting.learner)
-        loads = loads or load_source(scenario.loads, len(setting.held), scenario.seed)
+        nodes = len(setting.held)
+        loads = load_source(scenario.loads, nodes, scenario.seed) if loads is None else checked(loads, nodes)
         self._world = World(
             record=_begin(scenario, setting, self.rows, loads.at(1).holder),
-            policy=policy or policy_named(scenario.policy, policy_settings(scenario)),
+            policy=_policy(policy, scenario),
             held=setting.held,
             cost=setting.cost,
             loads=loads,
@@ -150,6 +152,12 @@ class Experiment:
     def summary(self) -> Summary:
         """What the run has come to so far."""
         return summary_of(self.scenario, self.rows, self.setting.cost, finished=self.finished)
+
+
+def _policy(own: Any, scenario: Scenario) -> Policy:
+    """The scenario's policy, or the user's own in its place."""
+    settings = policy_settings(scenario)
+    return policy_named(scenario.policy, settings) if own is None else as_policy(own, settings)
 
 
 def policy_settings(scenario: Scenario) -> PolicySettings:

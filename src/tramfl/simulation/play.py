@@ -15,7 +15,6 @@ from msgspec import Struct
 from tramfl.config import Budget, Scenario
 from tramfl.notation import BadInput, Counts
 from tramfl.record import MODEL_FILE, ROUNDS_FILE, Row, past
-from tramfl.scheduling.policy import Policy
 from tramfl.simulation.experiment import Experiment, Setting
 from tramfl.simulation.folder import RunFolder, Way
 from tramfl.simulation.loads import LoadSource
@@ -51,7 +50,7 @@ def play(
     *,
     dataset: Any = None,
     network: Any = None,
-    policy: Policy | None = None,
+    policy: Any = None,
     loads: LoadSource | None = None,
     report: Callable[[str, int, int | None], None] | None = None,
 ) -> Experiment:
@@ -86,7 +85,7 @@ def _prepare(
     request: Request,
     dataset: Any,
     network: Any,
-    policy: Policy | None,
+    policy: Any,
     loads: LoadSource | None,
     report: Callable[[str, int, int | None], None] | None,
 ) -> tuple[Experiment, Learner | None]:

@@ -297,8 +297,8 @@ class World:
     def _decide(self, node: NodeId, command: do.Decide) -> None:
         rng = deciding(self.seed, command.ledger.round + 1)
         decision = self.policy.decide(command.ledger, command.loads, self.held, node, self.cost, rng)
-        check_decision(decision, command.loads, self.held)
-        self._tell(node, 0.0, on.Decided(self.clock.now, command.ticket, decision))
+        checked = check_decision(decision, command.loads, self.held)
+        self._tell(node, 0.0, on.Decided(self.clock.now, command.ticket, checked))
 
     def _wake(self, node: NodeId, command: do.Wake) -> None:
         self._tell(node, command.seconds, on.Woke(self.clock.now + command.seconds, command.ticket))

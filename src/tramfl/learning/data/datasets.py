@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from tramfl.learning.data.download import Report
 from tramfl.learning.data.releases import DATA_VARIABLE, IDX_RELEASES, Arrays, read_cifar10, read_idx_release
-from tramfl.learning.references import call_with_known, is_reference, referred
 from tramfl.notation import BadInput
+from tramfl.references import call_with_known, is_reference, referred
 
 Pixels = NDArray[np.uint8] | NDArray[np.float32]
 Labels = NDArray[np.int64]

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tramfl.learning.model.weights import State, load_into, read_file
-from tramfl.learning.references import call_with_known, is_reference, referred
 from tramfl.notation import BadInput
+from tramfl.references import call_with_known, is_reference, referred
 
 Shape = tuple[int, int, int]
 """Channels, height, width."""

@@ -262,7 +262,7 @@ class Driver:
             decision = await asyncio.to_thread(
                 self._policy.decide, command.ledger, command.loads, held, self.state.me, self._cost, rng
             )
-            check_decision(decision, command.loads, held)
+            decision = check_decision(decision, command.loads, held)
         except Exception as error:
             # A policy that fails costs a round, not the site: what it was told came from others.
             self._log("not-decided", reason=f"{type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""The user's own objects by name, `package.module:attribute`. Imports only notation."""
+"""The user's own objects by name: `package.module:attribute`."""
 
 from __future__ import annotations
 
@@ -31,6 +31,10 @@ def referred(text: str, key: str) -> Any:
         found: Any = importlib.import_module(module_name)
     except ImportError as error:
         raise BadInput(f"{key} = {text!r}: module {module_name} cannot be imported ({error}).") from error
+    except Exception as error:  # whatever the user's module raises while it is imported
+        raise BadInput(
+            f"{key} = {text!r}: module {module_name} cannot be imported ({type(error).__name__}: {error})."
+        ) from error
     for part in attribute.split("."):
         try:
             found = getattr(found, part)
