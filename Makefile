@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint faults chaos fuzz bench lock clean
+.PHONY: help demo test check lint docs coverage workflows faults chaos fuzz bench lock clean
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -34,6 +34,28 @@ lint: $(VENV)/installed ## Check style, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+$(VENV)/docs: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	@touch $@
+
+docs: export NO_MKDOCS_2_WARNING := 1
+docs: $(VENV)/docs ## Build the documentation in site/, and check every link
+	$(BIN)/python -m mkdocs build --strict --quiet
+	$(BIN)/python -m scripts.docs.check_site site
+	@echo "Open site/index.html"
+
+$(VENV)/ci: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --editable '.[ci]'
+	@touch $@
+
+# What runs in processes of its own (real sites, a browser) is not counted: see [tool.coverage.run].
+COVERED ?= tests --ignore=tests/chaos
+coverage: $(VENV)/ci $(VENV)/system ## Run the tests and print which lines they reach in their own process
+	$(BIN)/python -m pytest -n auto --dist loadfile --cov --cov-report=term:skip-covered --cov-report=xml $(COVERED)
+
+workflows: $(VENV)/ci ## Check the files in .github, and CITATION.cff, against their schemas
+	sh scripts/ci/workflows.sh
+
 check: lint test ## Everything that must pass before a change lands
 
 faults: $(VENV)/installed ## Play 10,000 fault schedules and check every invariant after every event
@@ -54,8 +76,8 @@ bench: $(VENV)/installed ## Measure what the documentation claims
 	$(BIN)/python benchmarks/predictors.py
 	$(BIN)/python benchmarks/transfer.py
 
-lock: $(VENV)/installed ## Write the installed versions to constraints.txt
+lock: $(VENV)/docs $(VENV)/ci ## Write the installed versions to constraints.txt
 	$(BIN)/python scripts/lock.py > constraints.new && mv constraints.new constraints.txt
 
 clean: ## Remove what was built and installed here
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) site .coverage coverage.xml .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

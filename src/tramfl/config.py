@@ -1,7 +1,8 @@
 """Scenario files: TOML in, frozen settings out, and errors that name the key. Imports only notation.
 
 A scenario says what is trained, where the data lies, how loaded the nodes are, and when to stop.
-Every field has the paper's value as its default; `docs/scenarios.md` explains each.
+Every field has the paper's value as its default. The text under a field is also its entry in the reference of
+settings, which `make docs` writes.
 """
 
 from __future__ import annotations
@@ -34,11 +35,13 @@ class Partition(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     layout: str = "5-uneven"
     """A layout of the paper (3, 5, 10, 5-uneven) or iid, dirichlet, shard, pathological."""
     nodes: Whole | None = None
-    """How many nodes; the paper's layouts know it themselves."""
+    """How many nodes, for the other layouts; a layout of the paper has its own number."""
     alpha: Positive = 0.5
     """Concentration of the Dirichlet distribution: small means uneven."""
     shards_per_node: Whole = 2
+    """shard: how many shards each node gets."""
     classes_per_node: Whole = 2
+    """pathological: how many labels each node holds."""
     validation_share: Annotated[float, Meta(ge=0, lt=1)] = 0.1
     """Part of each label's samples that a node keeps aside to measure its local loss."""
 
@@ -47,25 +50,28 @@ class LoadModel(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What compute and bandwidth the nodes can spare, round by round."""
 
     kind: Literal["uniform", "constant", "ar1", "replay"] = "uniform"
+    """uniform (the paper's draws), constant, ar1 (a load that lasts), or replay."""
     flops: Positive | tuple[Positive, ...] = 10e12
     """r_i: FLOPS of each node when idle (one number for all, or one per node)."""
     bandwidth: Positive = 200e6
     """b_ij: bit/s of a free link."""
     compute_share: Share = (0.01, 1.0)
-    """Range of u_i^k."""
+    """Range of u_i^k, the share of its FLOPS that a node can spare."""
     bandwidth_share: Share = (0.005, 1.0)
-    """Range of u_ij^k."""
+    """Range of u_ij^k, the share of its bandwidth that a link can spare."""
     memory: Annotated[float, Meta(ge=0, lt=1)] = 0.9
     """ar1: correlation between one round's load and the next."""
     trace: str | None = None
-    """replay: a rounds.jsonl to take the loads from."""
+    """replay: a rounds.jsonl to take the loads from; past its end it begins again."""
 
 
 class Cost(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What the virtual clock charges; computed from the model where not given."""
 
     flops_per_sample: Positive | None = None
+    """M: FLOPs of forward and backward for one sample."""
     model_bits: Positive | None = None
+    """D_M: bits of a model on its way."""
 
 
 class Training(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -78,43 +84,54 @@ class Training(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     image_size: Whole | None = None
     """Scale images to this many pixels a side before training."""
     batch_size: Whole = 32
+    """Samples of one step of SGD."""
     learning_rate: Positive = 0.001
+    """Step size of SGD."""
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    """Momentum of SGD."""
     carry_momentum: bool = False
     """Send the optimiser's state along with the model; the hop grows accordingly."""
     device: str = "auto"
+    """auto (CUDA, MPS, CPU) or a PyTorch device."""
 
 
 class Evaluation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """When and on how much the model is tested; never charged to the virtual clock."""
 
     every: Whole = 1
-    """Test after every so many trained rounds."""
+    """1: test after every trained round; 2: after every second one; and so on."""
     subset: Whole = 1000
     """Test samples looked at first; the full set confirms a target."""
     test_samples: Whole | None = None
-    """Use only so many of the test samples, for machines where the full set takes too long."""
+    """Use only this many test samples, for machines where the full set takes too long; all if not given."""
 
 
 class Budget(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """When a run ends: at the last target or at the first limit."""
+    """When a run ends: at the last target or at the first limit; one limit at least must be set."""
 
     targets: tuple[Fraction, ...] = ()
+    """Test accuracies; the run ends once the last of them is reached."""
     rounds: Whole | None = None
+    """At most this many rounds."""
     seconds: Positive | None = None
-    """Virtual seconds."""
+    """At most this many virtual seconds."""
     samples: Whole | None = None
+    """At most this many samples trained."""
 
 
 class Scenario(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything that determines a run."""
 
     name: str = "custom"
+    """Shown in tables and folder names; the file's name where it is not given."""
     dataset: str = "digits"
+    """digits, mnist, fashion-mnist, cifar10, npz:PATH, or package.module:object."""
     policy: str = "load-aware"
+    """load-aware, random, time-first, variance-first, tram, an installed one, or module:Class."""
     seed: Annotated[int, Meta(ge=0)] = 0
+    """The same seed gives the same run, to the last digit of its record."""
     variance_limit: NotNegative = PAPER_VARIANCE_LIMIT
-    """V."""
+    """V: the largest variance over labels of the samples used so far."""
     wait_seconds: Positive = 1.0
     """H: how long a skipped round waits."""
     partition: Partition = field(default_factory=Partition)

@@ -28,8 +28,11 @@ class PlanNode(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A node in a plan; one without flops did not report."""
 
     name: str | None = None
+    """What the table calls the node."""
     held: tuple[Count, ...]
+    """Training samples of each label that the node holds."""
     flops: Positive | None = None
+    """FLOPS that the node can spare; a node without it did not report."""
     bandwidth: Positive | None = None
     """From the holder to this node, bit/s; the holder's own needs none."""
 
@@ -38,22 +41,30 @@ class PlanCost(Struct, frozen=True, forbid_unknown_fields=True):
     """M and D_M."""
 
     flops_per_sample: Positive
+    """M: FLOPs of forward and backward for one sample."""
     model_bits: Positive
+    """D_M: bits of a model on its way."""
 
 
 class Plan(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The state a decision is made from."""
 
     holder: Count
+    """The number of the node that has the model now; nodes are numbered from 0."""
     used: tuple[Count, ...]
+    """Samples of each label used so far."""
     cost: PlanCost
     nodes: tuple[PlanNode, ...]
     policy: str = "load-aware"
+    """The policy that decides."""
     seconds: Annotated[float, Meta(ge=0, le=sys.float_info.max)] = 0.0
+    """T_total so far."""
     round: Count = 0
     """Rounds done so far; the decision is for the next one."""
     variance_limit: NotNegative = PAPER_VARIANCE_LIMIT
+    """V: the largest variance over labels of the samples used so far."""
     wait_seconds: Positive = 1.0
+    """H: how long a skipped round waits."""
     seed: Count = 0
     """A run of this seed would draw the same in this round."""
 

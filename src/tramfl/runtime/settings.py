@@ -29,6 +29,7 @@ class SiteEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One site, as all others know it."""
 
     name: str
+    """Small letters, digits and hyphens; the common name of the site's certificate."""
     address: str
     """host:port, as the others reach it."""
 
@@ -37,6 +38,7 @@ class RegisterSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Where the record lives."""
 
     kind: Literal["sqlite", "etcd"] = "sqlite"
+    """sqlite for sites on one machine, etcd for sites on several."""
     path: str = "register.sqlite"
     """sqlite: the file that all sites, on one machine, share."""
     endpoints: tuple[str, ...] = ()
@@ -46,7 +48,9 @@ class RegisterSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     certificate: str | None = None
     """etcd: what to show it, if it asks."""
     key: str | None = None
+    """etcd: the key of that certificate."""
     user: str | None = None
+    """etcd: the user whose password is in password_file."""
     password_file: str | None = None
     """etcd: a file with the user's password, which no configuration should hold."""
     timeout_seconds: Positive = 2.0
@@ -57,13 +61,14 @@ class FederationFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """`federation.toml`."""
 
     name: str
+    """Names the federation; in etcd, its keys begin with tramfl/NAME/."""
     site: tuple[SiteEntry, ...]
     lease_seconds: Annotated[float, Meta(ge=0.5, le=3600)] = 5.0
-    """A site that the register has not heard of for so long counts as gone."""
+    """A site that the register has not heard of for this long counts as gone."""
     unsafe_rounds: Whole = 3
-    """A holder that stays put ships a copy after so many rounds that only it has ..."""
+    """A holder that keeps training in place ships a copy after this many rounds that no other site has."""
     unsafe_seconds: Positive = 600.0
-    """... or so many seconds of them."""
+    """The same limit in seconds: the copy is shipped at whichever limit comes first."""
     load_reply_seconds: Positive = 2.0
     """A site that takes longer to say what it can spare is left out of the round."""
     register: RegisterSettings = field(default_factory=RegisterSettings)
@@ -109,19 +114,25 @@ class SiteFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`site.toml`."""
 
     site: str
+    """This site's name in federation.toml."""
     federation: str = "federation.toml"
+    """The federation's file."""
     listen: str | None = None
     """host:port to listen on, where that is not the address the others use."""
     state: str = "state"
     """The folder for weights and history."""
     certificate: str = "site.crt"
+    """This site's certificate."""
     key: str = "site.key"
+    """The key of that certificate."""
     authorities: str = "ca.crt"
+    """The certificate of the federation's authority."""
     app: str | None = None
     """package.module:app, this site's own model and data; without it, a share of the scenario's data set."""
     share: Annotated[int, Meta(ge=0)] | None = None
     """Which share of the scenario's data set this site has; its number in the federation if not given."""
     data_dir: str | None = None
+    """The folder for data sets; a cache if not given."""
     predictor: str = "blend"
     """How the next round's load is predicted from the past: last, ewma, ar1; or blend, within 2 % of the best of them
     on each kind of load that benchmarks/predictors.py tries."""
