@@ -44,7 +44,8 @@ def test_the_ledger_is_the_sum_of_its_rounds(first: list[int], data: st.DataObje
 
 def test_a_skipped_round_counts_as_a_round_and_takes_its_time() -> None:
     before = Ledger((3, 4), seconds=10.0, round=6)
-    assert before.after((0, 0), 1.0) == Ledger((3, 4), seconds=11.0, round=7)
+    assert before.after((0, 0), 1.0) == Ledger((3, 4), seconds=11.0, round=7, skipped=1)
+    assert (before.trained, before.after((0, 0), 1.0).trained, before.after((0, 1), 1.0).trained) == (6, 6, 7)
     assert before == Ledger((3, 4), seconds=10.0, round=6)
 
 

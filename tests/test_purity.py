@@ -1,4 +1,4 @@
-"""No clock, no chance, no file and no socket in scheduling and circulation: time and generators are arguments.
+"""No clock, no chance, no file and no socket in the pure packages and modules: time and generators are arguments.
 
 Read from the source, so that a call which no test reaches is seen too. A function may say in an annotation
 that it takes a Generator; it may not make one.
@@ -14,9 +14,9 @@ import pytest
 
 import tramfl
 
-SOURCES = sorted(
-    f for part in ("scheduling", "circulation") for f in (Path(tramfl.__file__).parent / part).rglob("*.py")
-)
+PACKAGE = Path(tramfl.__file__).parent
+PURE = [*(PACKAGE / part for part in ("scheduling", "circulation")), PACKAGE / "record" / "milestones.py"]
+SOURCES = sorted(file for part in PURE for file in (part.rglob("*.py") if part.is_dir() else [part]))
 FINDS_POLICIES_BY_NAME = "policy.py"
 """The one module that may import by name: a policy may live in any installed package."""
 

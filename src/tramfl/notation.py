@@ -1,4 +1,4 @@
-"""The paper's symbols as typed values. Imports nothing of tramfl.
+"""The paper's symbols as typed values.
 
 A node is a number, its place in the federation's list of nodes; a label is a number, its place in
 the list of labels. Every value here is frozen.
@@ -61,11 +61,18 @@ class Ledger(Struct, frozen=True):
     """T_total after k rounds."""
     round: int = 0
     """k: rounds done, skipped ones included."""
+    skipped: int = 0
+    """Rounds of these in which nobody trained."""
 
     @classmethod
     def empty(cls, labels: int) -> Ledger:
         """The ledger before the first round."""
         return cls((0,) * labels)
+
+    @property
+    def trained(self) -> int:
+        """Rounds in which a node trained."""
+        return self.round - self.skipped
 
     @property
     def samples(self) -> int:
@@ -80,7 +87,8 @@ class Ledger(Struct, frozen=True):
     def after(self, samples: Sequence[int], seconds: float) -> Ledger:
         """The ledger once a round of `seconds` has trained `samples` (all zero if it was skipped)."""
         used = tuple(a + s for a, s in zip(self.used, samples, strict=True))
-        return Ledger(used, self.seconds + seconds, self.round + 1)
+        skipped = self.skipped + (not any(samples))
+        return Ledger(used, self.seconds + seconds, self.round + 1, skipped)
 
 
 class Candidate(Struct, frozen=True):

@@ -206,7 +206,7 @@ def test_a_skipped_round_waits_and_is_committed_with_the_same_weights() -> None:
     assert node.commands == (Wake(node.ticket, 1.0),)
     node.tell(Woke(1.0, node.ticket)).swap(at=1.0)
     assert (node.record.weights.digest, node.record.weights.copies) == ("w0", (0, 1, 2))
-    assert node.record.ledger == Ledger((0, 0), 1.0, 1)
+    assert node.record.ledger == Ledger((0, 0), 1.0, 1, skipped=1)
     assert node.asked(CloseRound).outcome.node is None
 
 

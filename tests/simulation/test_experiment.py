@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from tramfl.config import Budget, Scenario
 from tramfl.notation import BadInput, Digest, NodeId
-from tramfl.record import Scores, past, seconds_to
+from tramfl.record import Scores, seconds_to
 from tramfl.simulation.experiment import Experiment, Setting
 from tramfl.simulation.scenarios import scenario_named
 from tramfl.simulation.setting import scheduling_only
@@ -131,4 +131,4 @@ def test_rows_and_weights_are_taken_back_together() -> None:
     states += [(len(experiment.rows), experiment.weights) for _ in experiment.rounds()]
     experiment.forget_after(*states[2])
     assert (len(experiment.rows), experiment.weights) == states[2]
-    assert not past(chosen.budget, experiment.rows[-1].ledger)
+    assert not experiment.finished

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -60,10 +60,11 @@ class Row(Struct, frozen=True, kw_only=True):
     validation_loss: float | None = None
     """On the held-back samples of the node that trained."""
 
-    @property
-    def ledger(self) -> Ledger:
-        """What has been trained up to and with this round."""
-        return Ledger(self.used, self.total_seconds, self.round)
+
+def ledger_after(rows: Sequence[Row]) -> Ledger:
+    """What has been trained in these rows, which are all of a run from its first round on; there is at least one."""
+    last = rows[-1]
+    return Ledger(last.used, last.total_seconds, last.round, sum(row.node is None for row in rows))
 
 
 class Scores(Struct, frozen=True):

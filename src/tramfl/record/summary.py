@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from tramfl.config import Budget, Scenario
-from tramfl.notation import Ledger, ModelCost
+from tramfl.config import Scenario
+from tramfl.notation import ModelCost
+from tramfl.record.milestones import Milestones
 from tramfl.record.rows import Row
 
 
@@ -39,6 +40,7 @@ class Summary(Struct, frozen=True, kw_only=True):
 def summary_of(scenario: Scenario, rows: Sequence[Row], cost: ModelCost, *, finished: bool) -> Summary:
     """What a run with these rows has come to."""
     measured = [row.test_accuracy for row in rows if row.test_accuracy is not None]
+    milestones = Milestones.of(scenario.budget, rows)
     return Summary(
         scenario=scenario.name,
         policy=scenario.policy,
@@ -53,24 +55,9 @@ def summary_of(scenario: Scenario, rows: Sequence[Row], cost: ModelCost, *, fini
         idle_seconds=sum(row.idle_seconds for row in rows),
         label_variance=rows[-1].label_variance if rows else 0.0,
         largest_label_variance=max((row.label_variance for row in rows), default=0.0),
-        seconds_to_target={f"{target:g}": seconds_to(rows, target) for target in scenario.budget.targets},
+        seconds_to_target={
+            f"{target:g}": reached for target, reached in zip(milestones.targets, milestones.seconds, strict=True)
+        },
         test_accuracy=measured[-1] if measured else None,
         cost=cost,
-    )
-
-
-def seconds_to(rows: Sequence[Row], target: float) -> float | None:
-    """T_total when the test accuracy first reached `target`."""
-    for row in rows:
-        if row.test_accuracy is not None and row.test_accuracy >= target:
-            return row.total_seconds
-    return None
-
-
-def past(budget: Budget, ledger: Ledger) -> bool:
-    """Whether a run that has come so far is at one of its limits."""
-    return (
-        (budget.rounds is not None and ledger.round >= budget.rounds)
-        or (budget.seconds is not None and ledger.seconds >= budget.seconds)
-        or (budget.samples is not None and ledger.samples >= budget.samples)
     )

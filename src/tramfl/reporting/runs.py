@@ -1,8 +1,7 @@
-"""Finished and interrupted runs, read back from their folders. Imports only config, notation and record."""
+"""Finished and interrupted runs, read back from their folders."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,10 +10,11 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tramfl.config import Scenario, read_toml, settings_from
 from tramfl.notation import BadInput, ModelCost
-from tramfl.record import CONFIG_FILE, ROUNDS_FILE, SUMMARY_FILE, Row, Summary, read_rows
+from tramfl.record import CONFIG_FILE, ROUNDS_FILE, SUMMARY_FILE, Row, Summary, read_rows, summary_of
 
 NOT_ENDED = "not ended"
 """Status of a run that left no summary: it is still running, or it was killed."""
@@ -273,26 +273,4 @@ def _that_count(written: Sequence[Row]) -> tuple[Row, ...]:
 def _summary_of(rows: Sequence[Row], settings: Scenario, resolved: Resolved) -> Summary:
     """What the rows come to so far, for a run that left no summary."""
     cost = resolved.cost or ModelCost(settings.cost.flops_per_sample or 0.0, settings.cost.model_bits or 0.0)
-    accuracies = [row.test_accuracy for row in rows if row.test_accuracy is not None]
-    return Summary(
-        scenario=settings.name,
-        policy=settings.policy,
-        seed=settings.seed,
-        status=NOT_ENDED,
-        rounds=len(rows),
-        skipped_rounds=sum(row.node is None for row in rows),
-        samples=sum(rows[-1].used),
-        total_seconds=rows[-1].total_seconds,
-        compute_seconds=math.fsum(row.compute_seconds for row in rows),
-        transfer_seconds=math.fsum(row.transfer_seconds for row in rows),
-        idle_seconds=math.fsum(row.idle_seconds for row in rows),
-        label_variance=rows[-1].label_variance,
-        largest_label_variance=max(row.label_variance for row in rows),
-        seconds_to_target={f"{target:g}": _first_at(rows, target) for target in settings.budget.targets},
-        test_accuracy=accuracies[-1] if accuracies else None,
-        cost=cost,
-    )
-
-
-def _first_at(rows: Sequence[Row], target: float) -> float | None:
-    return next((row.total_seconds for row in rows if (row.test_accuracy or 0.0) >= target), None)
+    return replace(summary_of(settings, rows, cost, finished=False), status=NOT_ENDED)

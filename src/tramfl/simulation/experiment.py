@@ -17,8 +17,8 @@ from tramfl.circulation.commands import CloseRound
 from tramfl.circulation.custody import Record, first_record
 from tramfl.config import Scenario
 from tramfl.draws import first_holder
-from tramfl.notation import BadInput, Counts, Digest, ModelCost, NodeId
-from tramfl.record import Row, Scores, Summary, past, row_of, seconds_to, summary_of
+from tramfl.notation import BadInput, Counts, Digest, Ledger, ModelCost, NodeId
+from tramfl.record import Milestones, Row, Scores, Summary, is_test_due, ledger_after, row_of, summary_of
 from tramfl.scheduling.policy import Policy, PolicySettings, as_policy, policy_named
 from tramfl.simulation.loads import LoadSource, load_source
 from tramfl.simulation.own_loads import checked
@@ -29,7 +29,7 @@ class Judge(Protocol):
     """Says how good weights are; off the virtual clock."""
 
     def scores(self, digest: Digest, node: NodeId, targets: Sequence[float]) -> Scores:
-        """Scores of a model, and its loss on what `node` keeps aside; `targets` are those not reached yet."""
+        """Scores of a model, and its loss on what `node` keeps aside; `targets` are those still open."""
         ...
 
 
@@ -104,7 +104,7 @@ class Experiment:
             learner=self._learner,
             close_round=self._closed.append,
         )
-        self._trained = sum(row.node is not None for row in self.rows)
+        self._ledger, self._milestones = self._come_so_far()
 
     def rounds(self) -> Iterator[Row]:
         """Play on, one row a round, until a limit or the last target is reached."""
@@ -120,34 +120,32 @@ class Experiment:
             row = row_of(closed.outcome, closed.record, self._score(closed))
             self.weights = closed.record.weights.digest
             self.rows.append(row)
+            self._ledger = closed.record.ledger
+            self._milestones = self._milestones.after(row, row.total_seconds)
             yield row
 
     def forget_after(self, rounds: int, weights: Digest) -> None:
         """Drop the rows past the first `rounds`, after which the weights were `weights`."""
         del self.rows[rounds:]
         self.weights = weights
+        self._ledger, self._milestones = self._come_so_far()
+
+    def _come_so_far(self) -> tuple[Ledger, Milestones]:
+        """The ledger and the milestones after the rows."""
+        ledger = ledger_after(self.rows) if self.rows else Ledger.empty(self.setting.held.shape[1])
+        return ledger, Milestones.of(self.scenario.budget, self.rows)
 
     def _score(self, closed: CloseRound) -> Scores:
-        node = closed.outcome.node
-        if node is None or self.setting.judge is None:
+        node, record = closed.outcome.node, closed.record
+        due = is_test_due(self.scenario.evaluation, record.ledger, trained=node is not None)
+        if node is None or self.setting.judge is None or not due:
             return Scores()
-        self._trained += 1
-        if self._trained % self.scenario.evaluation.every:
-            return Scores()
-        return self.setting.judge.scores(closed.record.weights.digest, node, self.open_targets)
-
-    @property
-    def open_targets(self) -> tuple[float, ...]:
-        """Targets not reached yet."""
-        return tuple(t for t in self.scenario.budget.targets if seconds_to(self.rows, t) is None)
+        return self.setting.judge.scores(record.weights.digest, node, self._milestones.open)
 
     @property
     def finished(self) -> bool:
         """Whether the last target or the first limit is reached."""
-        budget = self.scenario.budget
-        if self.setting.judge is not None and budget.targets and not self.open_targets:
-            return True
-        return bool(self.rows) and past(budget, self.rows[-1].ledger)
+        return self._milestones.is_over(self.scenario.budget, self._ledger)
 
     def summary(self) -> Summary:
         """What the run has come to so far."""
@@ -175,7 +173,7 @@ def _begin(scenario: Scenario, setting: Setting, rows: Sequence[Row], recorded: 
     if not rows:
         return record
     last = rows[-1]
-    ledger = last.ledger
+    ledger = ledger_after(rows)
     weights = replace(record.weights, since=ledger.seconds)
     safe = replace(record.safe, round=ledger.round, ledger=ledger, since=ledger.seconds)
     holder = last.holder if last.node is None else last.node

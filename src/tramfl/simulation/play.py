@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from tramfl.config import Budget, Scenario
 from tramfl.notation import BadInput, Counts
-from tramfl.record import MODEL_FILE, ROUNDS_FILE, Row, past
+from tramfl.record import MODEL_FILE, ROUNDS_FILE, Row, is_past_a_limit, ledger_after
 from tramfl.simulation.experiment import Experiment, Setting
 from tramfl.simulation.folder import RunFolder, Way
 from tramfl.simulation.loads import LoadSource
@@ -175,7 +175,7 @@ def _take_up(
     _check_fit(folder, rows, setting)
     if learner is not None:
         rows, setting = _with_weights(folder, rows, setting, learner)
-    if any(past(budget, row.ledger) for row in rows[:-1]):
+    if rows[:-1] and is_past_a_limit(budget, ledger_after(rows[:-1])):
         raise BadInput(
             f"{folder.path} already has {len(rows)} rounds, more than this budget allows; give a larger budget,"
             " or another folder with --out."

@@ -97,8 +97,8 @@ class Parts:
             training_pid=lambda: workshop.pid,
         )
         self._finished = FinishedRuns(log)
-        targets = member.scenario.budget.targets
-        self._scorer = Scorer(member.folder, workshop, register, targets, log, self._finished.target_reached)
+        reached = self._finished.target_reached
+        self._scorer = Scorer(member.folder, workshop, register, member.scenario, log, reached)
         self._services = Services(member, self._meters, workshop, self._scorer, self._finished, self.tasks)
         self._participation = Participation(member, model, policy, workshop, self._services, incarnation)
         self._following = Following(member, self._participation)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tramfl.circulation import commands as do
 from tramfl.notation import NodeId
-from tramfl.record import past
+from tramfl.record import is_past_a_limit
 from tramfl.runtime.loads.meters import Meters
 from tramfl.runtime.site.life import Tasks
 from tramfl.runtime.site.member import Member
@@ -87,7 +87,7 @@ class Services:
 
     def closed(self, command: do.CloseRound, weights: Path | None) -> None:
         """A round of this site's is committed: test the weights, and end the run if its budget is used up."""
-        outcome, record, scenario = command.outcome, command.record, self._member.scenario
+        outcome, record = command.outcome, command.record
         decision = outcome.assignment.decision
         self._member.log(
             "committed",
@@ -99,10 +99,10 @@ class Services:
             actual_seconds=round(outcome.seconds, 4),
             reason=decision.reason,
         )
-        if outcome.node is not None and weights is not None and record.round % scenario.evaluation.every == 0:
-            self._scorer.soon(record, weights)
+        if weights is not None:
+            self._scorer.committed(record, weights, trained=outcome.node is not None)
         self._meters.keep()
-        if past(scenario.budget, record.ledger):
+        if is_past_a_limit(self._member.scenario.budget, record.ledger):
             self._finished.soon(record.run, "the budget is used up")
 
     def broken(self, error: BaseException) -> None:

@@ -1,7 +1,9 @@
 """How good committed weights are: tested where they were trained, off the round's clock, and noted in the register.
 
-A round's row is written when the round is committed; its scores come later, beside it. Where rounds are quicker than
-tests, only the newest weights are tested.
+A round's row is written when the round is committed; its scores are noted beside it later. `record.milestones` says
+when a test is due, which targets are open and whether the last one is reached. What it needs of earlier tests, those
+of other sites and of earlier holders included, is read from the register: rows and notes outlive every site. Where
+rounds are quicker than tests, only the newest weights are tested.
 """
 
 from __future__ import annotations
@@ -16,11 +18,17 @@ import msgspec
 from msgspec import Struct
 
 from tramfl.circulation.custody import Record
+from tramfl.config import Scenario
 from tramfl.notation import BadInput
-from tramfl.record import Row, Scores
+from tramfl.record import Milestones, Row, Scores, is_test_due
 from tramfl.runtime.journal import Log
 from tramfl.runtime.registers.contract import Register, Silent
 from tramfl.runtime.training.workshop import WorkFailed, Workshop
+
+LATE_ROUNDS = 1000
+"""A note may come late, since the next rounds do not wait for a test; notes further back are not read again."""
+ROWS_AT_ONCE = 200
+"""Rows are a few kilobytes each, and a register's answer has a limit."""
 
 
 class Note(Struct, frozen=True):
@@ -31,6 +39,41 @@ class Note(Struct, frozen=True):
     scores: Scores
 
 
+class TestedRounds:
+    """The tested rounds of the run at hand, from every site, as far as the register has them."""
+
+    __test__ = False  # not a test class, whatever pytest makes of its name
+
+    def __init__(self, register: Register) -> None:
+        self._register = register
+        self._lineage: tuple[str, int] | None = None
+        self._rows: dict[int, Row] = {}
+        self._read = 0
+
+    async def before(self, record: Record) -> list[Row]:
+        """Rows with scores of the rounds before the record's last, in order. Raises Silent.
+
+        After a takeover rounds may be done again, so everything is read anew in a new epoch. A note of another epoch
+        than its row's is of a round that was lost.
+        """
+        if self._lineage != (record.run, record.epoch):
+            self._lineage, self._rows, self._read = (record.run, record.epoch), {}, 0
+        first, last = max(1, self._read - LATE_ROUNDS), record.round - 1
+        while first <= last:
+            await self._read_part(record.run, first, min(last, first + ROWS_AT_ONCE - 1))
+            first += ROWS_AT_ONCE
+        self._read = max(self._read, last)
+        return [row for round_, row in sorted(self._rows.items()) if round_ <= last]
+
+    async def _read_part(self, run: str, first: int, last: int) -> None:
+        notes = await self._register.notes(run, first, last)
+        if new := sorted(notes.keys() - self._rows.keys()):
+            for line in await self._register.rows(run, new[0], new[-1]):
+                row = msgspec.json.decode(with_scores(line, notes), type=Row)
+                if row.test_accuracy is not None:
+                    self._rows[row.round] = row
+
+
 class Scorer:
     """Tests weights one after the other."""
 
@@ -39,18 +82,24 @@ class Scorer:
         folder: Path,
         workshop: Workshop,
         register: Register,
-        targets: tuple[float, ...],
+        scenario: Scenario,
         log: Log,
         reached: Callable[[str], None],
     ) -> None:
-        """`reached` is called with the name of a run whose weights reach the last of the `targets`."""
+        """`reached` is called with a run that has reached the last of its targets."""
         self._folder, self._workshop, self._register = folder, workshop, register
-        self._targets, self._log, self._reached = targets, log, reached
+        self._scenario, self._log, self._reached = scenario, log, reached
+        self._tested = TestedRounds(register)
         self._next: tuple[Record, Path] | None = None
         self._wanted = asyncio.Event()
 
-    def soon(self, record: Record, path: Path) -> None:
-        """The weights at `path` are tested next; older ones that still wait are passed by."""
+    def committed(self, record: Record, path: Path, *, trained: bool) -> None:
+        """A round of this site's is committed: test its weights, at `path`, if a test is due.
+
+        They are next; older ones that still wait are left out.
+        """
+        if not is_test_due(self._scenario.evaluation, record.ledger, trained=trained):
+            return
         link = self._folder / f"score-{record.round}.safetensors"
         with contextlib.suppress(OSError):
             link.unlink(missing_ok=True)
@@ -61,7 +110,7 @@ class Scorer:
             self._wanted.set()
 
     async def work(self) -> None:
-        """Test whatever comes, for ever."""
+        """Test what comes, for ever."""
         for old in self._folder.glob("score-*.safetensors"):
             old.unlink(missing_ok=True)
         while True:
@@ -76,15 +125,25 @@ class Scorer:
 
     async def _test(self, record: Record, path: Path) -> None:
         try:
-            scores = await self._workshop.score(path, self._targets)
-            note = msgspec.json.encode(Note(record.epoch, scores))
-            await self._register.note(record.run, record.round, note)
+            milestones = await self._milestones_before(record)
+            if not milestones.all_reached:
+                scores = await self._workshop.score(path, milestones.open)
+                note = msgspec.json.encode(Note(record.epoch, scores))
+                await self._register.note(record.run, record.round, note)
+                accuracy, loss = scores.test_accuracy, scores.test_loss
+                self._log("scored", round=record.round, test_accuracy=accuracy, test_loss=loss)
+                milestones = milestones.after(scores, record.ledger.seconds)
         except (WorkFailed, BadInput, Silent) as error:
             self._log("not-scored", round=record.round, reason=str(error))
             return
-        self._log("scored", round=record.round, test_accuracy=scores.test_accuracy, test_loss=scores.test_loss)
-        if self._targets and scores.test_accuracy is not None and scores.test_accuracy >= max(self._targets):
+        if milestones.all_reached:
+            # Also where an earlier holder reached the last target and was lost before it could end the run.
             self._reached(record.run)
+
+    async def _milestones_before(self, record: Record) -> Milestones:
+        # Without targets nothing depends on earlier tests.
+        budget = self._scenario.budget
+        return Milestones.of(budget, await self._tested.before(record) if budget.targets else ())
 
 
 def with_scores(line: bytes, notes: dict[int, bytes]) -> bytes:
