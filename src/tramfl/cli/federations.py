@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import platform
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -24,6 +26,10 @@ InsecureOption = Annotated[
     bool, typer.Option("--insecure", help="No certificates: everybody is trusted; on loopback only.")
 ]
 FEDERATION_FILE = Path("federation.toml")
+LINUX = ("fdatasync", "preadv", "RWF_NOWAIT")
+"""What a site needs of its system, beside locks on files, and only Linux has all of."""
+POSIX = ("statvfs", "O_CLOEXEC")
+"""What the operator's commands need; Linux and macOS have it."""
 
 
 def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -41,8 +47,18 @@ async def operator(path: Path, insecure: bool) -> AsyncIterator[Operator]:
         await found.close()
 
 
+def need_linux() -> None:
+    """BadInput where a real site cannot run."""
+    if not all(hasattr(os, part) for part in LINUX):
+        raise BadInput(
+            f"a real site needs Linux, and this is {platform.system()}; simulation works here: tramfl run."
+        )
+
+
 def runtime() -> Any:
-    """`tramfl.runtime.operator.operating`, or one sentence about the extra it needs."""
+    """`tramfl.runtime.operator.operating`, or one sentence about the system or the extra it needs."""
+    if not all(hasattr(os, part) for part in POSIX):
+        raise BadInput(f"a federation is operated from Linux or macOS, and this is {platform.system()}.")
     try:
         from tramfl.runtime.operator import operating
     except ImportError as error:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tramfl.cli.federations import InsecureOption, run, runtime
+from tramfl.cli.federations import InsecureOption, need_linux, run, runtime
 from tramfl.notation import BadInput
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ def node(
     The log goes to standard error, one JSON line an event.
     """
     from tramfl.runtime.journal import Journal
+
+    need_linux()
     from tramfl.runtime.settings import read_site
     from tramfl.runtime.transport import handshakes
 

@@ -9,7 +9,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from tramfl.cli.federations import InsecureOption, run, runtime
+from tramfl.cli.federations import InsecureOption, need_linux, run, runtime
 from tramfl.cli.options import Format, FormatOption
 
 
@@ -19,6 +19,7 @@ def preflight(
     format: FormatOption = Format.text,
 ) -> None:
     """Check certificates, port, register, model and data, disk, and that every peer answers; say what to fix."""
+    need_linux()
     runtime()
     from tramfl.runtime.operator import preflight as checks
     from tramfl.runtime.settings import read_site

@@ -21,7 +21,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from tramfl.cli.federations import run, runtime
+from tramfl.cli.federations import need_linux, run, runtime
 from tramfl.cli.init import scenario_for
 from tramfl.cli.options import (
     DataDirOption,
@@ -69,6 +69,7 @@ def up(
 
     Kill any of them (their process ids are shown): the run goes on.
     """
+    need_linux()
     runtime()
     wanted = changed(
         scenario_for(scenario, sites),
