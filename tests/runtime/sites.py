@@ -23,6 +23,7 @@ from cryptography.x509.oid import NameOID
 
 from tramfl.circulation.phases import Assignment, Copy, Offer
 from tramfl.notation import Candidate, Decision, Digest, Loads, NodeId
+from tramfl.runtime.log_events import wrong_with
 from tramfl.runtime.settings import Federation, FederationFile, SiteEntry
 from tramfl.runtime.transport import Credentials, Peers, Server, links
 from tramfl.runtime.weights.manifest import Manifest
@@ -183,6 +184,7 @@ class Log:
         self.lines: list[dict[str, Any]] = []
 
     def __call__(self, event: str, **fields: object) -> None:
+        assert wrong_with(event, fields) is None, wrong_with(event, fields)
         self.lines.append({"event": event, **fields})
 
     def refusals(self) -> list[dict[str, Any]]:

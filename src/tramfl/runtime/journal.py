@@ -9,8 +9,10 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from tramfl.runtime.log_events import EVENTS, wrong_with
+
 Log = Callable[..., None]
-"""log("refused", peer="b", reason="...")"""
+"""log("peer-missing", peer="b", reason="..."): one of `log_events.EVENTS`, with its fields."""
 
 
 class Journal:
@@ -21,7 +23,7 @@ class Journal:
         self._encode = msgspec.json.Encoder(enc_hook=str).encode
         self._lock = threading.Lock()
         self._where: dict[str, Any] = {"run": None, "epoch": None, "round": None}
-        self.counts: dict[str, int] = {}
+        self.counts: dict[str, int] = dict.fromkeys(EVENTS, 0)
         """How often each event happened."""
 
     def at(self, run: str | None, epoch: int | None, round_: int | None) -> None:
@@ -29,12 +31,14 @@ class Journal:
         self._where = {"run": run, "epoch": epoch, "round": round_}
 
     def __call__(self, event: str, **fields: Any) -> None:
-        """An event happened."""
+        """An event happened. Raises ValueError unless `log_events` lists it with these fields."""
+        if wrong := wrong_with(event, fields):
+            raise ValueError(wrong)
         seconds = self._now()
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int(seconds % 1 * 1000):03d}Z"
         line = self._encode({"at": stamp, "site": self._site, "event": event, **self._where, **fields}) + b"\n"
         with self._lock:
-            self.counts[event] = self.counts.get(event, 0) + 1
+            self.counts[event] += 1
             try:
                 self._out.write(line)
                 self._out.flush()

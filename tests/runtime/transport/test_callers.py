@@ -65,7 +65,7 @@ async def test_a_site_that_is_not_listed_is_refused_whatever_it_calls(tmp_path: 
         assert trial.unchanged()
         assert trial.host.asked == []
         assert len(trial.log.refusals()) == 5
-        assert all("'elm'" in line["why"] and line["address"] for line in trial.log.refusals())
+        assert all("'elm'" in line["reason"] and line["address"] for line in trial.log.refusals())
 
 
 @played
@@ -75,7 +75,7 @@ async def test_a_site_that_speaks_for_another_is_refused(tmp_path: Path) -> None
             await trial.peers("cedar").send(1, trial.consignment(holder=0), trial.model, ignore)
         assert trial.unchanged()
         (line,) = trial.log.refusals()
-        assert line["who"] == "cedar"
+        assert line["peer"] == "cedar"
 
 
 @played
@@ -102,7 +102,7 @@ async def test_the_operator_may_act_on_a_run_but_is_no_site(tmp_path: Path) -> N
         with pytest.raises(TransferRefused, match="may not call Carry"):
             await operator.send(1, trial.consignment(ticket=2), trial.model, ignore)
         assert len(trial.host.arrivals) == 1
-        assert [line["who"] for line in trial.log.refusals()] == ["operator"] * 3
+        assert [line["peer"] for line in trial.log.refusals()] == ["operator"] * 3
 
 
 @played
@@ -140,7 +140,7 @@ async def test_an_error_of_this_site_tells_the_peer_nothing_and_the_log_all(tmp_
         trial.host.load = broken  # type: ignore[method-assign]
         with pytest.raises(Unreachable, match="its log says why"):
             await trial.peers().load(1, ASK, 5)
-        assert [(line["event"], line["why"]) for line in trial.log.lines] == [
+        assert [(line["event"], line["reason"]) for line in trial.log.lines] == [
             ("failed", "ZeroDivisionError: a secret")
         ]
 
@@ -237,7 +237,7 @@ async def test_handshakes_that_fail_are_refused_and_logged_with_the_reason(tmp_p
                 await peers.load(1, ASK, 5)
             await peers.close()
             line = await asyncio.to_thread(site.line)
-            assert line == {"event": "refused", "who": "?", "what": "connection", "why": why}
+            assert line == {"event": "refused", "peer": "?", "what": "connection", "reason": why}
         nobody = grpc.aio.secure_channel(
             f"127.0.0.1:{site.port}",
             grpc.ssl_channel_credentials(authority.pem),
@@ -246,10 +246,10 @@ async def test_handshakes_that_fail_are_refused_and_logged_with_the_reason(tmp_p
         with pytest.raises(grpc.aio.AioRpcError):
             await nobody.unary_unary(links.method("Load"))(encode(ASK), timeout=5)
         await nobody.close()
-        assert (await asyncio.to_thread(site.line))["why"] == "no certificate was shown"
+        assert (await asyncio.to_thread(site.line))["reason"] == "no certificate was shown"
         with socket.create_connection(("127.0.0.1", site.port)) as plain:
             plain.sendall(b"GET / HTTP/1.0\r\n\r\n")
-            assert (await asyncio.to_thread(site.line))["why"] == "this was not TLS"
+            assert (await asyncio.to_thread(site.line))["reason"] == "this was not TLS"
         assert (await Peers(site.peers, "ash", authority.issue("ash")).load(1, ASK, 5)).held == (5, 5)
         await asyncio.to_thread(site.end)
     finally:

@@ -113,7 +113,7 @@ async def test_what_the_host_does_not_want_is_refused_before_a_byte_is_sent(tmp_
             await trial.peers().send(1, trial.consignment(), trial.model, told.append)
         assert told == []
         assert trial.unchanged()
-        assert trial.log.refusals()[0]["why"] == "this run is over"
+        assert trial.log.refusals()[0]["reason"] == "this run is over"
 
 
 def forged(consignment: Consignment) -> list[tuple[Consignment, str]]:
@@ -276,7 +276,7 @@ async def test_wrong_chunks_are_refused_and_nothing_is_left_of_them(
         assert why in refused.reason
         assert trial.unchanged()
         assert trial.parts() == []
-        assert why in trial.log.refusals()[0]["why"]
+        assert why in trial.log.refusals()[0]["reason"]
         await peers.send(1, trial.consignment(ticket=2), trial.model, ignore)
         assert len(trial.host.arrivals) == 1
 
@@ -406,7 +406,7 @@ async def test_a_full_disk_is_a_clear_refusal_and_leaves_no_debris(tmp_path: Pat
                 await trial.peers().send(1, trial.consignment(), trial.model, ignore)
         assert trial.unchanged()
         assert trial.parts() == []
-        assert "the disk is full" in trial.log.refusals()[0]["why"]
+        assert "the disk is full" in trial.log.refusals()[0]["reason"]
         with patch.context() as crowded:
             crowded.setattr(os, "statvfs", lambda path: os.statvfs_result((1, 1, 1, 1, 1, 1, 1, 1, 1, 1)))
             told: list[int] = []

@@ -236,7 +236,7 @@ class Driver:
             self._missing(node, str(error))
             return
         if wrong := _wrong(load, bandwidth, self.held.shape[1]):
-            self._log("refused", peer=self._names[node], reason=f"its load is no load: {wrong}")
+            self._log("load-ignored", peer=self._names[node], reason=wrong)
             return
         if node in self._silent:
             self._silent.discard(node)
@@ -298,7 +298,7 @@ class Driver:
 
             await self._site.send(command.to, consignment, path, moved)
         except (Refusal, Unreachable, OSError) as error:
-            self._log("not-sent", to=self._names[command.to], reason=str(error))
+            self._log("not-sent", peer=self._names[command.to], reason=str(error))
             self.tell(on.SendFailed(self._clock(), command.ticket))
         else:
             self.tell(on.Acknowledged(self._clock(), command.ticket))
@@ -332,7 +332,7 @@ class Driver:
         self._reply(command.to, command.ticket, Accepted())
 
     def _refuse(self, command: do.Refuse) -> None:
-        self._log("refused", peer=self._names[command.to], reason=command.reason)
+        # The port logs every refusal, with the caller's address.
         self._reply(command.to, command.ticket, Refused(command.reason))
 
     def _reply(self, to: NodeId, ticket: int, reply: Accepted | Refused) -> None:

@@ -33,13 +33,13 @@ async def hand_on(member: Member, driver: Driver, services: Services) -> None:
         try:
             await _copy_to(to, record, member, driver, services)
         except (Refusal, Unreachable, OSError) as error:
-            member.log("not-sent", to=member.names[to], reason=str(error) or "it took too long")
+            member.log("not-sent", peer=member.names[to], reason=str(error) or "it took too long")
             refused.add(to)
             continue
         handed = HandOver(record.epoch, record.round, record.weights.digest, to).applied(record, member.me)
         assert handed is not None
         if await member.register.swap(versioned.revision, handed) is not None:
-            member.log("handed-on", to=member.names[to])
+            member.log("handed-on", peer=member.names[to])
             return
 
 

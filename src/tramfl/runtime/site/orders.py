@@ -43,7 +43,7 @@ class Orders:
     async def carry_out(self, who: str, order: Order) -> Answer:
         """Do what is asked; the answer has one sentence about the result."""
         if order.what not in ("status", "look"):
-            self._log("order", who=who, what=order.what, named=order.run)
+            self._log("order", peer=who, what=order.what, named=order.run)
         try:
             return await self._do(order)
         except (BadInput, OSError) as error:

@@ -112,7 +112,7 @@ class _Valve:
         if at - self._since > BURST_SECONDS:
             untold, self._since, self._count = max(0, self._count - BURST), at, 0
             if untold:
-                self._log("refused", who="?", what="connection", why=f"{untold} more handshakes failed")
+                self._log("refused", peer="?", what="connection", reason=f"{untold} more handshakes failed")
         self._count += 1
         if self._count <= BURST:
-            self._log("refused", who="?", what="connection", why=reason)
+            self._log("refused", peer="?", what="connection", reason=reason)

@@ -202,12 +202,13 @@ class Server:
                 raise Refusal(f"the operator may not call {name}", grpc.StatusCode.PERMISSION_DENIED)
             return await do(peer, request, context)
         except Refusal as refusal:
-            self._log("refused", who=who, address=context.peer(), what=name, why=str(refusal))
+            self._log("refused", peer=who, address=context.peer(), what=name, reason=str(refusal))
             await context.abort(refusal.code, str(refusal))
         except grpc.aio.AbortError:
             raise
         except Exception as error:
-            self._log("failed", who=who, address=context.peer(), what=name, why=f"{type(error).__name__}: {error}")
+            reason = f"{type(error).__name__}: {error}"
+            self._log("failed", peer=who, address=context.peer(), what=name, reason=reason)
             await context.abort(grpc.StatusCode.INTERNAL, "this site failed to answer; its log says why")
         return None
 
@@ -284,7 +285,7 @@ class Server:
         except OSError as error:
             reply = Refused(f"it cannot be stored: {error.strerror or error}")
         if isinstance(reply, Refused):
-            self._log("refused", who=peer.name, address=context.peer(), what="Carry", why=reply.reason)
+            self._log("refused", peer=peer.name, address=context.peer(), what="Carry", reason=reply.reason)
         await context.write(encode(reply))
 
 
