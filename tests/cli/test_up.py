@@ -10,8 +10,7 @@ from pathlib import Path
 from tests.conftest import Cli, Process, ended
 from tests.runtime.federations import unreadable
 from tests.runtime.training.test_workshop import wait_until_gone
-from tramfl.record import read_rows
-from tramfl.simulation.folder import RunFolder
+from tramfl.record import RunFolder, read_rows
 
 # What is trained, where and on how many samples: what a decision is.
 DECISION = ("node", "holder", "samples")
@@ -24,7 +23,7 @@ def test_five_sites_reach_90_percent_and_decide_as_the_simulator_does(tmp_path: 
     cli(*up).refused("already holds a run")
     done = cli(*up, "--overwrite")
     assert done.code == 0, done
-    assert RunFolder(tmp_path / "real").way().clock == "real"
+    assert RunFolder(tmp_path / "real").resolved().clock == "real"
     real = list(read_rows(tmp_path / "real" / "rounds.jsonl"))
     assert max(row.test_accuracy or 0.0 for row in real) >= 0.9
     # A replay knows the loads of the recorded rounds and what they took: nothing else came from the real sites.

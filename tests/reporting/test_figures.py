@@ -11,10 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from tramfl.notation import BadInput
-from tramfl.record import RowLoads
+from tramfl.record import Resolved, RowLoads
 from tramfl.reporting import Run, figures, load_run, plots, write_figures
 from tramfl.reporting.colours import looks
-from tramfl.reporting.runs import Resolved
 
 MakeRun = Callable[..., Path]
 

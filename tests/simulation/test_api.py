@@ -14,10 +14,9 @@ import tramfl
 from tramfl.learning.data.datasets import Dataset
 from tramfl.learning.training.learner import Learner
 from tramfl.notation import BadInput, Decision
-from tramfl.record import CONFIG_FILE, ROUNDS_FILE, Row
+from tramfl.record import CONFIG_FILE, ROUNDS_FILE, Row, RunFolder
 from tramfl.scheduling.policy import policy_named
 from tramfl.scheduling.timing import compute_seconds, transfer_seconds
-from tramfl.simulation.folder import RunFolder
 from tramfl.simulation.loads import RoundLoads
 from tramfl.simulation.scenarios import scenario_named
 

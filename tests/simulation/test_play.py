@@ -12,10 +12,9 @@ from msgspec.structs import replace
 from tramfl.config import Scenario
 from tramfl.learning.training.learner import Learner
 from tramfl.notation import BadInput
-from tramfl.record import RowWriter
+from tramfl.record import RowWriter, RunFolder
 from tramfl.simulation import play as module
 from tramfl.simulation.experiment import Experiment
-from tramfl.simulation.folder import RunFolder
 from tramfl.simulation.play import Request, drawn_by, play
 from tramfl.simulation.scenarios import scenario_named
 

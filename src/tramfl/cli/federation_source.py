@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tramfl.cli.federations import runtime
 from tramfl.notation import BadInput, NodeId
-from tramfl.record import Row
-from tramfl.reporting.dashboard.source import Doing, Now, SiteNow, Status
+from tramfl.record import Doing, Now, Row, RunState, SiteNow
 
 if TYPE_CHECKING:
     from tramfl.circulation.custody import Record
@@ -32,7 +31,7 @@ _DOING: dict[str, Doing] = {
     "waiting": "waiting",
 }
 """What a site says it does; it rests in every other phase."""
-_STATUS: dict[str, Status] = {"running": "running", "paused": "running", "stopped": "finished"}
+_STATUS: dict[str, RunState] = {"running": "running", "paused": "running", "stopped": "finished"}
 
 
 class FederationSource:

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
 from msgspec.structs import replace
 from rich.console import Console
@@ -16,9 +15,7 @@ from tramfl.cli.options import Format, FormatOption
 from tramfl.cli.report import write_report
 from tramfl.config import Cost, Scenario
 from tramfl.notation import BadInput, ModelCost
-from tramfl.record import MODEL_FILE, ROUNDS_FILE, Row, Summary, keep_whole_rows, summary_of
-from tramfl.simulation.experiment import Setting
-from tramfl.simulation.folder import RunFolder, Way
+from tramfl.record import MODEL_FILE, Resolved, Row, RunFolder, Summary, summary_of
 
 if TYPE_CHECKING:
     from tramfl.runtime.operator.operating import FederationStatus, Operator
@@ -76,9 +73,9 @@ def _check_same_run(folder: RunFolder, run: str) -> None:
     """An earlier pull of the same run is brought up to date; any other run, one without a name included, is kept."""
     if not folder.holds_run:
         return
-    way = folder.way()
-    if way.clock != "real" or way.run != run:
-        held = f"a run, {way.run!r}," if way.run is not None else "a run"
+    before = folder.resolved()
+    if before.clock != "real" or before.run != run:
+        held = f"a run, {before.run!r}," if before.run is not None else "a run"
         raise BadInput(
             f"{folder.path} already holds {held} and this one is {run!r}; add --overwrite to replace it,"
             " or --out for another folder."
@@ -91,16 +88,21 @@ def write_run(folder: RunFolder, scenario: Scenario, status: FederationStatus, r
     told = next((r for r in reports if r is not None and r.cost is not None), None)
     if told is None or told.cost is None:
         raise BadInput("no site says what its model costs; see tramfl status.")
-    held = [r.held if r is not None else (0,) * len(told.held) for r in reports]
     cost: ModelCost = told.cost
-    setting = Setting(np.array(held, dtype=np.int64), cost, told.labels)
     # What a replay in simulation must charge: the real model's cost.
     charged = replace(scenario, cost=Cost(flops_per_sample=cost.flops_per_sample, model_bits=cost.model_bits))
     record = status.record
-    names = tuple(site.site for site in status.sites)
-    way = Way(trained=True, clock="real", sites=names, run=record.run if record is not None else None)
-    folder.describe(charged, setting, way)
-    keep_whole_rows(folder.path / ROUNDS_FILE, rows)
+    resolved = Resolved(
+        trained=True,
+        clock="real",
+        sites=tuple(site.site for site in status.sites),
+        run=record.run if record is not None else None,
+        labels=told.labels,
+        held=tuple(r.held if r is not None else (0,) * len(told.held) for r in reports),
+        cost=cost,
+    )
+    folder.describe(charged, resolved)
+    folder.keep(rows)
     finished = record is not None and record.status == "stopped"
     summary = summary_of(charged, rows, cost, finished=finished)
     folder.conclude(summary)

@@ -15,11 +15,10 @@ from tramfl.cli.options import DataDirOption, QuietOption, SetOption, changed
 from tramfl.cli.report import write_report
 from tramfl.config import Budget, Partition, Scenario
 from tramfl.notation import BadInput
-from tramfl.record import write_atomically
+from tramfl.record import RunFolder, write_atomically
 from tramfl.reporting import load_runs, write_figures
 from tramfl.reporting.paper import POLICIES, TARGETS
 from tramfl.reporting.reproduction import reproduction_tables
-from tramfl.simulation.folder import RunFolder
 from tramfl.simulation.grid import cells
 from tramfl.simulation.play import Request
 from tramfl.simulation.scenarios import scenario_named

@@ -31,10 +31,9 @@ from tramfl.cli.report import write_report
 from tramfl.config import Scenario
 from tramfl.learning.app import app_named
 from tramfl.notation import BadInput
-from tramfl.record import CONFIG_FILE, Row, Summary
+from tramfl.record import CONFIG_FILE, Resolved, Row, RunFolder, Summary, folder_name
 from tramfl.reporting.summary import percent, rounds_text, seconds
 from tramfl.simulation.experiment import Experiment
-from tramfl.simulation.folder import RunFolder, Way, folder_name
 from tramfl.simulation.play import Request, play
 from tramfl.simulation.scenarios import DEFAULT, scenario_from
 from tramfl.simulation.trackers import follow
@@ -78,11 +77,11 @@ def run(
     if resume and overwrite:
         raise BadInput("--resume goes on with the run in the folder and --overwrite replaces it: give one of them.")
     if resume:
-        wanted, out, way = _resumed(scenario, out, set_, keys)
+        wanted, out, before = _resumed(scenario, out, set_, keys)
     else:
-        wanted, way = scenario_of(scenario or DEFAULT, set_, **keys), _way_of(scenario)
+        wanted, before = scenario_of(scenario or DEFAULT, set_, **keys), _resolved_of(scenario)
         out = out or default_folder(wanted)
-    train = not no_training and way.trained is not False
+    train = not no_training and before.trained is not False
     if not train and not resume:
         wanted = limited(wanted, ROUNDS_WITHOUT_TRAINING)
     request = Request(
@@ -92,7 +91,7 @@ def run(
         resume=resume,
         overwrite=overwrite,
         data_dir=data_dir,
-        threads=threads or way.threads or 1,
+        threads=threads or before.threads or 1,
     )
     summary = _play(request, track or [], quiet or format is Format.json)
     page = write_report([out], out) if summary.rounds else None
@@ -119,10 +118,10 @@ def _parts_of(app: str | None) -> dict[str, str | None]:
     }
 
 
-def _way_of(scenario: str | None) -> Way:
+def _resolved_of(scenario: str | None) -> Resolved:
     """How a run was played, where it is its own description that is to be played again."""
     path = Path(scenario or "")
-    return RunFolder(path.parent).way() if path.name == CONFIG_FILE else Way()
+    return RunFolder(path.parent).resolved() if path.name == CONFIG_FILE else Resolved()
 
 
 def default_folder(scenario: Scenario) -> Path:
@@ -132,7 +131,7 @@ def default_folder(scenario: Scenario) -> Path:
 
 def _resumed(
     scenario: str | None, out: Path | None, sets: list[str] | None, keys: Mapping[str, object]
-) -> tuple[Scenario, Path, Way]:
+) -> tuple[Scenario, Path, Resolved]:
     """The scenario in the folder, with another budget if that is asked for, and how it is played."""
     if out is None:
         named = scenario_of(scenario or DEFAULT, None, policy=keys["policy"], seed=keys["seed"])
@@ -145,7 +144,7 @@ def _resumed(
     # A file may have been edited since: its budget counts, and whatever else differs is refused later.
     edited = scenario is not None and scenario.endswith(".toml")
     base = replace(given, policy=before.policy, seed=before.seed) if edited else before
-    return changed(base, str(out), sets, **keys), out, folder.way()
+    return changed(base, str(out), sets, **keys), out, folder.resolved()
 
 
 def _play(request: Request, followers: list[str], quiet: bool) -> Summary:

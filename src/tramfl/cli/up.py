@@ -37,8 +37,7 @@ from tramfl.cli.pull import collect
 from tramfl.cli.report import write_report
 from tramfl.config import Scenario
 from tramfl.notation import BadInput
-from tramfl.record import Row, Summary
-from tramfl.simulation.folder import RunFolder
+from tramfl.record import Row, RunFolder, Summary
 
 if TYPE_CHECKING:
     from tramfl.runtime.operator.operating import FederationStatus, Operator

@@ -1,6 +1,18 @@
-"""The run's record: rows, summary and the folder they lie in; what reports, figures and the live view read."""
+"""The run's record: its rows, its summary, the folder they lie in, and the run at one moment.
 
-from tramfl.record.files import CONFIG_FILE, MODEL_FILE, ROUNDS_FILE, SUMMARY_FILE, write_atomically, writing
+All that reports, figures and the live view read.
+"""
+
+from tramfl.record.files import (
+    CONFIG_FILE,
+    MODEL_FILE,
+    ROUNDS_FILE,
+    SUMMARY_FILE,
+    TENSORBOARD_FOLDER,
+    write_atomically,
+    writing,
+)
+from tramfl.record.folder import Clock, Resolved, RunFolder, folder_name, runs_inside
 from tramfl.record.milestones import Milestones, is_past_a_limit, is_test_due, seconds_to
 from tramfl.record.rows import (
     Row,
@@ -8,31 +20,48 @@ from tramfl.record.rows import (
     RowLoads,
     RowWriter,
     Scores,
+    check_rows,
     keep_whole_rows,
     ledger_after,
+    lineage,
     read_rows,
     row_of,
 )
+from tramfl.record.snapshot import Doing, Now, RunState, SiteNow
 from tramfl.record.summary import Summary, summary_of
+from tramfl.record.tail import RowTail
 
 __all__ = [
     "CONFIG_FILE",
     "MODEL_FILE",
     "ROUNDS_FILE",
     "SUMMARY_FILE",
+    "TENSORBOARD_FOLDER",
+    "Clock",
+    "Doing",
     "Milestones",
+    "Now",
+    "Resolved",
     "Row",
     "RowDecision",
     "RowLoads",
+    "RowTail",
     "RowWriter",
+    "RunFolder",
+    "RunState",
     "Scores",
+    "SiteNow",
     "Summary",
+    "check_rows",
+    "folder_name",
     "is_past_a_limit",
     "is_test_due",
     "keep_whole_rows",
     "ledger_after",
+    "lineage",
     "read_rows",
     "row_of",
+    "runs_inside",
     "seconds_to",
     "summary_of",
     "write_atomically",

@@ -13,6 +13,8 @@ CONFIG_FILE = "config.toml"
 ROUNDS_FILE = "rounds.jsonl"
 SUMMARY_FILE = "summary.json"
 MODEL_FILE = "model.safetensors"
+TENSORBOARD_FOLDER = "tensorboard"
+"""Where a run that TensorBoard follows keeps its events."""
 
 
 @contextmanager

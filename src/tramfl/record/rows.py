@@ -146,3 +146,26 @@ def keep_whole_rows(path: Path, rows: Iterable[Row]) -> None:
     """Rewrite `path` with `rows` alone, dropping a half-written tail before a run goes on."""
     encode = msgspec.json.Encoder().encode
     write_atomically(path, b"".join(encode(row) + b"\n" for row in rows))
+
+
+def check_rows(rows: Sequence[Row], path: Path) -> None:
+    """BadInput where rows contradict each other: no figure could be drawn from them."""
+    if not rows:
+        raise BadInput(f"{path} holds no round yet.")
+    nodes, labels = len(rows[0].loads.flops), len(rows[0].used)
+    for row in rows:
+        counts = (len(row.loads.flops), len(row.loads.bandwidth), len(row.used), len(row.samples))
+        if counts != (nodes, nodes, labels, labels):
+            raise BadInput(f"{path}: round {row.round} counts other nodes or labels than round {rows[0].round}.")
+        if not all(0 <= node < nodes for node in (row.holder, row.node or 0)):
+            raise BadInput(f"{path}: round {row.round} names a node that is not among its {nodes}.")
+
+
+def lineage(written: Sequence[Row]) -> tuple[Row, ...]:
+    """The rows that count: after a takeover, rounds that were not safe are done again."""
+    rows: list[Row] = []
+    for row in written:
+        while rows and rows[-1].round >= row.round:
+            rows.pop()
+        rows.append(row)
+    return tuple(rows)

@@ -15,13 +15,11 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from tramfl.config import Scenario
 from tramfl.notation import BadInput
-from tramfl.record import SUMMARY_FILE, Summary
-from tramfl.simulation.folder import RunFolder, folder_name
+from tramfl.record import RunFolder, Summary, folder_name
 from tramfl.simulation.play import Request, check_way, play
 from tramfl.simulation.scenarios import difference
 
@@ -49,14 +47,13 @@ def cells(
 def finished(request: Request) -> Summary | None:
     """The summary of a run that needs no more playing."""
     assert request.out is not None
-    path = request.out / SUMMARY_FILE
     if request.overwrite or not _same_run(request) or RunFolder(request.out).scenario() != request.scenario:
         return None
     try:
-        summary = msgspec.json.decode(path.read_bytes(), type=Summary)
-    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
-        return None  # it follows from the rows, and is written again when the run ends
-    return summary if summary.status == "finished" else None
+        summary = RunFolder(request.out).summary()
+    except BadInput:
+        return None  # a damaged summary follows from the rows, and is written again when the run ends
+    return summary if summary is not None and summary.status == "finished" else None
 
 
 def _same_run(request: Request) -> bool:

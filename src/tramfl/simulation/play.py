@@ -14,9 +14,8 @@ from msgspec import Struct
 
 from tramfl.config import Budget, Scenario
 from tramfl.notation import BadInput, Counts
-from tramfl.record import MODEL_FILE, ROUNDS_FILE, Row, is_past_a_limit, ledger_after
+from tramfl.record import MODEL_FILE, Resolved, Row, RunFolder, is_past_a_limit, ledger_after
 from tramfl.simulation.experiment import Experiment, Setting
-from tramfl.simulation.folder import RunFolder, Way
 from tramfl.simulation.loads import LoadSource
 from tramfl.simulation.scenarios import LIMITS, difference
 from tramfl.simulation.setting import scheduling_only, with_training
@@ -108,22 +107,28 @@ def _prepare(
     return Experiment(request.scenario, setting, policy=policy, loads=loads, done=done), learner
 
 
-def _way(request: Request) -> Way:
-    return Way(trained=request.train, threads=request.threads if request.train else None)
+def _resolved(request: Request, setting: Setting) -> Resolved:
+    return Resolved(
+        trained=request.train,
+        threads=request.threads if request.train else None,
+        labels=setting.labels,
+        held=tuple(map(tuple, setting.held.tolist())),
+        cost=setting.cost,
+    )
 
 
 def check_way(folder: RunFolder, request: Request) -> None:
     """Refuse to go on with a run in another way than it was begun."""
-    before, now = folder.way(), _way(request)
+    before = folder.resolved()
     if before.clock == "real":
         raise BadInput(
             f"{folder.path} is the record of a real federation; replay it with tramfl run {folder.path}/config.toml"
             f" --loads {folder.path}/rounds.jsonl."
         )
-    if before.trained is not None and before.trained != now.trained:
+    if before.trained is not None and before.trained != request.train:
         how, remedy = ("with", "leave out") if before.trained else ("without", "add")
         raise BadInput(f"{folder.path}: the run there is played {how} training; {remedy} --no-training.")
-    if before.threads is not None and before.threads != now.threads:
+    if before.threads is not None and before.threads != (request.threads if request.train else None):
         raise BadInput(
             f"{folder.path}: the run there trains on {before.threads} thread(s), and its last digits depend on it;"
             f" add --threads {before.threads}."
@@ -133,11 +138,11 @@ def check_way(folder: RunFolder, request: Request) -> None:
 def _into(
     folder: RunFolder, request: Request, experiment: Experiment, learner: Learner | None, observe: Observe | None
 ) -> None:
-    scenario, setting, way = experiment.scenario, experiment.setting, _way(request)
+    scenario, resolved = experiment.scenario, _resolved(request, experiment.setting)
     if request.resume:
-        writer = folder.resume(experiment.rows, scenario, setting, way)
+        writer = folder.resume(experiment.rows, scenario, resolved)
     else:
-        writer = folder.begin(scenario, setting, way)
+        writer = folder.begin(scenario, resolved)
     saved_at = time.monotonic()
     # Rows in the file and the weights after them, always changed together: an interrupt may fall anywhere.
     reached = len(experiment.rows), experiment.weights
@@ -189,8 +194,7 @@ def _check_fit(folder: RunFolder, rows: list[Row], setting: Setting) -> None:
         where = (row.holder, row.holder if row.node is None else row.node)
         if len(row.loads.flops) != nodes or {len(row.samples), len(row.used)} != {labels} or max(where) >= nodes:
             raise BadInput(
-                f"{folder.path / ROUNDS_FILE}, line {row.round}, is not of this run, which has {nodes} nodes and"
-                f" {labels} labels."
+                f"{folder.rounds}, line {row.round}, is not of this run, which has {nodes} nodes and {labels} labels."
             )
 
 
@@ -211,7 +215,7 @@ def _with_weights(
     except ValueError:
         raise BadInput(f"{path} cannot be read as the saved weights of a run; {remedy}.") from None
     if not 0 <= round_ <= len(rows):
-        raise BadInput(f"{path} is of round {round_}, but {ROUNDS_FILE} has {len(rows)} rounds; {remedy}.")
+        raise BadInput(f"{path} is of round {round_}, but {folder.rounds.name} has {len(rows)} rounds; {remedy}.")
     rows = rows[:round_]
     try:
         digest = learner.restore(content, drawn_by(rows, setting.held))

@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Protocol
 
 from tramfl.config import as_table
 from tramfl.notation import BadInput
-from tramfl.record import Row
-from tramfl.simulation.folder import TENSORBOARD_FOLDER
+from tramfl.record import TENSORBOARD_FOLDER, Row
 from tramfl.simulation.play import Request
 from tramfl.simulation.scenarios import leaves
 

@@ -19,9 +19,9 @@ from tests.reporting.dashboard.conftest import LOST, Watch, append, rows_of, wat
 from tests.runtime.federations import LocalFederation
 from tests.system_parts import require
 from tramfl.config import Budget
-from tramfl.record import ROUNDS_FILE, Row, RowLoads
+from tramfl.record import ROUNDS_FILE, Now, Row, RowLoads, SiteNow
 from tramfl.reporting import load_run, write_page
-from tramfl.reporting.dashboard import FolderSource, Now, SiteNow
+from tramfl.reporting.dashboard import FolderSource
 from tramfl.simulation.scenarios import scenario_named
 
 MakeRun = Callable[..., Path]

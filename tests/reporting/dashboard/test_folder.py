@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from tests.reporting.dashboard.conftest import append, rows_of, write_rows
 from tramfl.notation import BadInput
 from tramfl.record import CONFIG_FILE, ROUNDS_FILE, SUMMARY_FILE
+from tramfl.record.tail import MOST_ROWS
 from tramfl.reporting.dashboard import FolderSource
-from tramfl.reporting.dashboard.folder import MOST_ROWS
 
 MakeRun = Callable[..., Path]
 

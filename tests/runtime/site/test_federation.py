@@ -18,8 +18,7 @@ from tramfl.cli.federation_source import FederationSource
 from tramfl.config import Budget
 from tramfl.learning.model.weights import digest, from_bytes
 from tramfl.notation import BadInput
-from tramfl.record import read_rows
-from tramfl.simulation.folder import RunFolder
+from tramfl.record import RunFolder, read_rows
 from tramfl.simulation.scenarios import scenario_named
 
 SCENARIO = replace(scenario_named("digits-3"), budget=Budget(rounds=100_000))
@@ -151,7 +150,7 @@ def test_pull_replaces_no_other_run_unless_it_is_told_to(
         cli("pull", federation.federation, "--out", pulled).refused("already holds a run", words, "--overwrite")
         assert ((pulled / "model.safetensors").read_bytes(), (pulled / "rounds.jsonl").read_bytes()) == before
     assert cli("pull", federation.federation, "--out", pulled, "--overwrite").code == 0
-    assert RunFolder(pulled).way().run == "first"
+    assert RunFolder(pulled).resolved().run == "first"
     assert (pulled / "rounds.jsonl").read_bytes() != before[1]
 
 

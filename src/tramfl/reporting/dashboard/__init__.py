@@ -6,6 +6,6 @@ list the rounds that are done.
 
 from tramfl.reporting.dashboard.folder import FolderSource
 from tramfl.reporting.dashboard.server import Dashboard, serve
-from tramfl.reporting.dashboard.source import Now, SiteNow, Source
+from tramfl.reporting.dashboard.source import Source
 
-__all__ = ["Dashboard", "FolderSource", "Now", "SiteNow", "Source", "serve"]
+__all__ = ["Dashboard", "FolderSource", "Source", "serve"]

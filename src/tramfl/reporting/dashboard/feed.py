@@ -13,8 +13,9 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Struct
 
+from tramfl.record import Now
 from tramfl.reporting.colours import looks
-from tramfl.reporting.dashboard.source import Now, Source
+from tramfl.reporting.dashboard.source import Source
 from tramfl.reporting.dashboard.wire import wire_row
 
 LOOK_SECONDS = 0.25

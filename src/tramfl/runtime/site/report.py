@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import tramfl
 from tramfl.circulation.custody import Record
 from tramfl.circulation.phases import Sending, State
 from tramfl.runtime.loads.meters import Meters
@@ -17,6 +16,7 @@ from tramfl.runtime.site.model import LocalModel
 from tramfl.runtime.site.participation import Participation
 from tramfl.runtime.training.workshop import Workshop
 from tramfl.runtime.wire import Prepared, SiteReport
+from tramfl.version import __version__
 
 
 class Reporter:
@@ -73,7 +73,7 @@ class Reporter:
             settings=self._settings,
             at=self._member.now(),
             incarnation=self._incarnation.number,
-            version=tramfl.__version__,
+            version=__version__,
         )
 
 

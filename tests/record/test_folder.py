@@ -6,20 +6,21 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from tramfl.notation import BadInput
-from tramfl.simulation.folder import RunFolder, Way
+from tramfl.notation import BadInput, ModelCost
+from tramfl.record import Resolved, RunFolder
 from tramfl.simulation.play import Request, play
 from tramfl.simulation.scenarios import scenario_named
-from tramfl.simulation.setting import scheduling_only
 
 SCENARIO = scenario_named("digits-3")
+RESOLVED = Resolved(trained=False, labels=("x", "y"), held=((1, 0), (0, 2)), cost=ModelCost(1.0, 2.0))
 
 
 def begun(path: Path) -> RunFolder:
     folder = RunFolder(path)
     with folder.alone():
-        folder.begin(SCENARIO, scheduling_only(SCENARIO), Way(trained=False)).close()
+        folder.begin(SCENARIO, RESOLVED).close()
     return folder
 
 
@@ -27,7 +28,7 @@ def test_what_was_begun_is_read_back(tmp_path: Path) -> None:
     folder = begun(tmp_path / "a" / "b")
     assert folder.holds_run
     assert folder.scenario() == SCENARIO
-    assert folder.way() == Way(trained=False)
+    assert replace(folder.resolved(), versions={}) == RESOLVED
     assert folder.rows() == []
     assert folder.model() is None
     with pytest.raises(BadInput, match="already holds a run"):
@@ -51,7 +52,7 @@ def test_two_processes_never_write_the_same_folder(tmp_path: Path) -> None:
     code = """
 import sys
 from pathlib import Path
-from tramfl.simulation.folder import RunFolder
+from tramfl.record import RunFolder
 with RunFolder(Path(sys.argv[1])).alone():
     print("mine", flush=True)
     sys.stdin.read()
@@ -72,9 +73,9 @@ def test_an_older_folder_that_does_not_say_how_it_was_played_is_taken_as_it_is(t
     folder = begun(tmp_path)
     text = (tmp_path / "config.toml").read_text().replace("trained = false\n", "")
     (tmp_path / "config.toml").write_text(text)
-    assert folder.way() == Way()
+    assert replace(folder.resolved(), versions={}) == replace(RESOLVED, trained=None)
     (tmp_path / "config.toml").write_text(text.split("[resolved]")[0])
-    assert folder.way() == Way()
+    assert folder.resolved() == Resolved()
 
 
 def test_rows_are_durable_before_the_weights_that_stand_for_them(
