@@ -77,6 +77,39 @@ def test_a_grid_goes_on_where_it_stopped_and_with_a_larger_budget(cli: Cli, tmp_
         assert content.count(b"\n") == 6
 
 
+def test_keys_and_seeds_span_a_grid_and_a_narrower_one_keeps_every_run_on_its_page(cli: Cli, tmp_path: Path) -> None:
+    wide = ("compare", "--policies", "load-aware", "--jobs", "1", "--no-training", "--rounds", "3", "--out", "grid")
+    done = cli(*wide, "--seeds", "7,10-11", "--grid", "wait_seconds=1,2")
+    assert done.code == 0
+    names = [f"digits-5-uneven,wait_seconds={value}" for value in (1, 2)]
+    for name in names:
+        assert {path.name for path in (tmp_path / "grid" / name).iterdir()} == {
+            f"load-aware-{s}" for s in (7, 10, 11)
+        }
+    narrow = cli(*wide, "--seeds", "10-10", "--grid", "wait_seconds=2")
+    assert "(with 5 other runs of that folder)" in narrow.out
+    page = (tmp_path / "grid/report.html").read_text()
+    assert all(name in page for name in names)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        (("--grid", "wait_seconds"), "--grid wait_seconds: write a key once"),
+        (("--grid", "wait_seconds=1,1"), "--grid wait_seconds=1,1: write a key once, with different values"),
+        (("--grid", "seed=1,2"), "--grid seed: compare plays several; say which with --seeds."),
+        (("--grid", "wait=1,2"), "grid: wait=1: unknown key `wait`"),
+        (("--seeds", "0"), "--seeds 0: write how many (5), a range (10-19) or a list (3,7,20-22)."),
+        (("--seeds", "a-b"), "--seeds a-b: write how many"),
+        (("--seeds", "9-3"), "--seeds 9-3: write how many"),
+    ],
+)
+def test_a_grid_that_cannot_be_read_is_refused(cli: Cli, option: tuple[str, str], words: str) -> None:
+    done = cli("compare", *option)
+    assert done.code == 2
+    assert words in done.err
+
+
 def test_other_settings_are_refused_and_overwrite_replaces_them(cli: Cli, tmp_path: Path) -> None:
     assert cli(*SCHEDULES, "--quiet").code == 0
     before = records(tmp_path)

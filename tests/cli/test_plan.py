@@ -24,7 +24,9 @@ def test_the_table_has_a_line_for_every_node_and_the_reason_below(cli: Cli) -> N
     assert "(holder)" in lines["oslo"]
     assert lines["oslo"].split()[-1] == "chosen"
     assert lines["trondheim"].split()[2:] == ["no", "report"]
-    assert "Node 1 keeps the model and trains 1,142 samples" in done.out
+    assert "oslo keeps the model and trains 1,142 samples" in done.out
+    assert "at tromsø and" in " ".join(done.out.split())
+    assert "ode 1" not in done.out
     assert "Samples of each label: 300, 592, 250." in done.out
 
 
@@ -43,6 +45,14 @@ def test_json_has_the_same_decision_with_every_candidate(cli: Cli) -> None:
     assert best["node"] == 1
     assert best["score"] > best["score_of_waiting"]
     assert all(c["feasible"] and c["label_variance"] <= 10_000 for c in decision["candidates"])
+
+
+def test_the_holder_may_be_named(cli: Cli, tmp_path: Path) -> None:
+    named = PLAN.read_text().replace("holder = 1 ", 'holder = "oslo" ')
+    (tmp_path / "p.toml").write_text(named)
+    assert cli("plan", "p.toml").out == cli("plan", PLAN).out
+    (tmp_path / "p.toml").write_text(named.replace('"oslo" ', '"rome" '))
+    assert "key `holder` is rome; give the name of one node (bergen, oslo," in cli("plan", "p.toml").err
 
 
 def test_the_policy_of_the_file_decides(cli: Cli, tmp_path: Path) -> None:
@@ -80,7 +90,7 @@ def test_a_name_in_brackets_is_not_taken_for_markup(cli: Cli, tmp_path: Path) ->
         ("held = [900, 400, 0]", "held = [900, 400]", ["`nodes[0].held` has 2 counts", "3 labels"]),
         ("held = [900, 400, 0]", "held = [900, -4, 0]", ["`nodes[0].held[1]`", ">= 0"]),
         ("held = [900, 400, 0]", "held = [900, 99999999999999999999, 0]", ["nodes[0].held[1]"]),
-        ("bandwidth = 80e6", "", ["`nodes[0].bandwidth` is missing", "from node 1"]),
+        ("bandwidth = 80e6", "", ["`nodes[0].bandwidth` is missing", "from oslo"]),
         ("flops = 2.5e12", "flops = nan", ["`nodes[0].flops`"]),
         ("seconds = 340.5", "seconds = inf", ["`seconds`", "finite"]),
         ("model_bits = 38.42e6", "", ["`cost.model_bits` is missing"]),

@@ -2,16 +2,28 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
+import scipy.stats
 from rich.console import Console
 
 from tramfl.config import Evaluation
 from tramfl.record import SUMMARY_FILE, Summary
-from tramfl.reporting import Run, as_data, as_table, load_run, times_to_target, verdict
+from tramfl.reporting import (
+    Run,
+    as_data,
+    as_table,
+    differences,
+    differences_table,
+    load_run,
+    times_to_target,
+    verdict,
+)
+from tramfl.reporting.intervals import t_quantile
 from tramfl.reporting.summary import percent, seconds
 
 MakeRun = Callable[..., Path]
@@ -40,9 +52,34 @@ def race(make_run: MakeRun) -> MakeRace:
     return make
 
 
-def test_mean_and_sample_standard_deviation_are_over_the_seeds(race: MakeRace) -> None:
+def test_mean_deviation_and_confidence_interval_are_over_the_seeds(race: MakeRace) -> None:
     (time,) = times_to_target(race(random=[2.0, 4.0, 6.0]))
     assert (time.mean, time.spread, time.reached, time.seeds) == (4.0, 2.0, 3, 3)
+    assert time.interval == pytest.approx(scipy.stats.t.ppf(0.975, 2) * 2.0 / math.sqrt(3), rel=1e-6)
+
+
+@pytest.mark.parametrize("freedom", [*range(1, 40), 100, 1000])
+def test_the_quantile_is_students(freedom: int) -> None:
+    assert t_quantile(freedom) == pytest.approx(scipy.stats.t.ppf(0.975, freedom), rel=1e-5)
+
+
+def test_differences_are_between_equal_seeds_alone(race: MakeRace) -> None:
+    runs = race(load_aware=[1.0, 10.0, 5.0, None], random=[3.0, 13.0, None, 7.0])
+    (found,) = differences(runs)
+    assert (found.policy, found.reference, found.seeds) == ("random", "load-aware", 2)
+    assert found.mean == 2.5
+    assert found.interval == pytest.approx(scipy.stats.t.ppf(0.975, 1) * 0.5, rel=1e-6)
+    assert not found.clear, "12.7 times half a second is more than two and a half"
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(differences_table([found]))
+    assert "+2.50 ± 6.35 (2 seeds)" in console.export_text()
+
+
+def test_a_constant_difference_between_jagged_times_is_clear(race: MakeRace) -> None:
+    """Unpaired, the spreads of these times would hide it."""
+    runs = race(load_aware=[1.0, 10.0, 5.0], random=[2.0, 11.1, 6.0])
+    assert differences(runs)[0].clear
+    assert "confidence interval" not in verdict(runs)
 
 
 def test_the_lowest_mean_wins(race: MakeRace) -> None:
@@ -76,7 +113,7 @@ def test_the_table_is_fit_for_json_and_for_a_terminal(race: MakeRace) -> None:
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(as_table(times))
     text = console.export_text()
-    assert "★ 13.0 ± 1.41" in text
+    assert "★ 13.0 ± 12.7" in text
     assert "--" in text
     assert "20.0 (1 of 2)" in text
 
@@ -101,7 +138,7 @@ def test_the_verdict_names_winner_time_lead_and_seeds(race: MakeRace) -> None:
         (
             {"load_aware": [1.0, 9.0], "random": [5.5, 5.5]},
             "load-aware reaches 90 % after 5.00 s of virtual time, 1.1 times sooner than random (mean of 2 seeds), "
-            "though their spreads overlap.",
+            "though on equal seeds the difference is within its 95 % confidence interval.",
         ),
         (
             {"load_aware": [5.0], "random": [5.2]},
@@ -128,7 +165,8 @@ def test_the_verdict_names_winner_time_lead_and_seeds(race: MakeRace) -> None:
         ),
         (
             {"load_aware": [4.0, 6.0]},
-            "load-aware reaches 90 % after 5.00 s of virtual time, give or take 1.41 s (mean of 2 seeds).",
+            "load-aware reaches 90 % after 5.00 s of virtual time, give or take 12.7 s at 95 % confidence "
+            "(mean of 2 seeds).",
         ),
         (
             {"load_aware": [4.0, None]},

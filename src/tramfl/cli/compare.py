@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -25,13 +26,13 @@ from tramfl.cli.options import (
     targets_from,
 )
 from tramfl.cli.progress import GridProgress
-from tramfl.cli.report import write_report
+from tramfl.cli.report import print_times, write_report
 from tramfl.cli.run import ROUNDS_WITHOUT_TRAINING
 from tramfl.cli.warn import warn_in_one_line
 from tramfl.notation import BadInput
-from tramfl.reporting import as_data, as_table, load_runs, times_to_target, verdict
+from tramfl.reporting import as_data, differences, load_runs, times_to_target, verdict
 from tramfl.scheduling.policy import policy_named
-from tramfl.simulation.grid import cells, finished, play_all, play_on_ray
+from tramfl.simulation.grid import cells, finished, play_all, play_on_ray, seeds_from, variants
 from tramfl.simulation.play import Request
 from tramfl.simulation.scenarios import DEFAULT
 
@@ -39,6 +40,9 @@ LOG_WIDTH = 200
 PAPER_POLICIES = "load-aware,random,time-first,variance-first"
 
 JobsOption = Annotated[int | None, typer.Option(min=1, help="Processes at a time (default: one per core).")]
+SeedsOption = Annotated[
+    str, typer.Option(metavar="SEEDS", help="How many seeds, from 0 on; or which: 10-19, or 3,7,20-22.")
+]
 RayOption = Annotated[
     str | None, typer.Option("--ray", metavar="ADDRESS", help="Run on a Ray cluster; 'local' starts one here.")
 ]
@@ -49,7 +53,11 @@ def compare(
         list[str] | None, typer.Argument(metavar="SCENARIO...", help=f"Scenarios or files (default: {DEFAULT}).")
     ] = None,
     policies: Annotated[str, typer.Option(help="Policies, by name, with commas between.")] = PAPER_POLICIES,
-    seeds: Annotated[int, typer.Option(min=1, help="Repeat every run with so many seeds, from 0 on.")] = 3,
+    seeds: SeedsOption = "3",
+    grid: Annotated[
+        list[str] | None,
+        typer.Option("--grid", metavar="KEY=A,B", help="Vary a key of the scenario, e.g. variance_limit=50,200."),
+    ] = None,
     jobs: JobsOption = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Stop every run after so many rounds.")] = None,
     target: Annotated[str | None, typer.Option(help="Test accuracies to reach, e.g. 0.7,0.9.")] = None,
@@ -62,17 +70,20 @@ def compare(
     format: FormatOption = Format.text,
     quiet: QuietOption = False,
 ) -> None:
-    """Race policies on the same scenarios, seeds and loads: who reaches the target in the least virtual time?
+    """Race policies on the same scenarios, seeds and loads: which one reaches the target in the least virtual time?
 
-    Called again, it goes on where it stopped.
+    Called again, it goes on where it stopped. The page has every run that is in the folder.
     """
     keys = {"budget__rounds": rounds, "budget__targets": targets_from(target)}
     found = [scenario_of(name, set_, **keys) for name in scenarios or [DEFAULT]]
+    axes = axes_from(grid or [])
+    found = [variant for scenario in found for variant in variants(scenario, axes)] if axes else found
     if no_training:
         found = [limited(scenario, ROUNDS_WITHOUT_TRAINING) for scenario in found]
     for key, option in (("seed", "--seeds"), ("policy", "--policies")):
-        if any(assignment.partition("=")[0].strip() == key for assignment in set_ or ()):
-            raise BadInput(f"--set {key}: compare plays several; say which with {option}.")
+        for where, assignments in (("--set", set_), ("--grid", grid)):
+            if any(assignment.partition("=")[0].strip() == key for assignment in assignments or ()):
+                raise BadInput(f"{where} {key}: compare plays several; say which with {option}.")
     names = [name.strip() for name in policies.split(",") if name.strip()]
     for name in names:
         policy_named(name)
@@ -80,7 +91,7 @@ def compare(
         raise BadInput("name every scenario and every policy once.")
     out = out or Path("runs/compare")
     template = Request(scenario=found[0], train=not no_training, overwrite=overwrite, data_dir=data_dir)
-    requests = cells(found, names, range(seeds), out, template)
+    requests = cells(found, names, seeds_from(seeds), out, template)
     play_grid(requests, jobs, ray, quiet or format is Format.json)
     folders = [request.out for request in requests if request.out is not None]
     conclude(folders, out, format, quiet)
@@ -107,18 +118,39 @@ def play_grid(requests: Sequence[Request], jobs: int | None, ray: str | None, qu
         sys.exit(1)
 
 
+def axes_from(grid: Sequence[str]) -> dict[str, list[str]]:
+    """`key=a,b` as keys and their values; a comma inside brackets or quotes belongs to a value."""
+    axes: dict[str, list[str]] = {}
+    for assignment in grid:
+        key, equals, text = assignment.partition("=")
+        values = [value.strip() for value in re.findall(r"(?:\[[^\]]*\]|\"[^\"]*\"|[^,\[\"])+", text)]
+        if not equals or not key.strip() or not any(values) or key.strip() in axes or len(set(values)) < len(values):
+            raise BadInput(
+                f"--grid {assignment}: write a key once, with different values, for example"
+                " --grid training.batch_size=16,32."
+            )
+        axes[key.strip()] = [value for value in values if value]
+    return axes
+
+
 def conclude(folders: list[Path], out: Path, format: Format, quiet: bool) -> None:
-    """Print who won, and where to read more."""
+    """Print which policy won, and where to read more; the page has every run in `out`."""
     runs = load_runs(folders)
-    times = times_to_target(runs)
-    page = write_report(folders, out)
+    page = write_report([out, *folders], out)
     if format is Format.json:
-        print(json.dumps({"verdict": verdict(runs), "times_to_target": as_data(times)}, indent=2))
+        found = {
+            "verdict": verdict(runs),
+            "times_to_target": as_data(times_to_target(runs)),
+            "times_held": as_data(times_to_target(runs, "held")),
+            "differences": as_data(differences(runs)),
+        }
+        print(json.dumps(found, indent=2))
         return
     # A log has no width that names would have to be cut to.
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
-    if times:
-        console.print(as_table(times))
+    print_times(console, runs)
     console.print(verdict(runs), soft_wrap=True)
     if page is not None:
-        console.print(f"Report: {page}", soft_wrap=True)
+        others = len(load_runs([out, *folders])) - len(runs)
+        more = f" (with {others} other {'run' if others == 1 else 'runs'} of that folder)" if others else ""
+        console.print(f"Report: {page}{more}", soft_wrap=True)

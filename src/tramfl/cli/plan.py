@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 import typer
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -73,14 +75,27 @@ def plan(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="A state, such as examples/plan.toml.")],
     format: FormatOption = Format.text,
 ) -> None:
-    """Decide one round for a state given in a file, and say why."""
-    state = settings_from(read_toml(file), Plan, str(file))
+    """Decide one round for a state given in a file, and give the reason."""
+    state = settings_from(_with_numbers(read_toml(file), str(file)), Plan, str(file))
     _check(state, str(file))
     decision = _decide(state)
     if format is Format.json:
-        print(msgspec.json.format(msgspec.json.encode(decision), indent=2).decode())
+        named = replace(decision, reason=_by_name(state, decision.reason))
+        print(msgspec.json.format(msgspec.json.encode(named), indent=2).decode())
     else:
         _print(state, decision)
+
+
+def _with_numbers(table: dict[str, Any], source: str) -> dict[str, Any]:
+    """The table of a plan, with the holder's number where the file has its name."""
+    holder, nodes = table.get("holder"), table.get("nodes")
+    if not isinstance(holder, str) or not isinstance(nodes, list):
+        return table
+    names = [node.get("name") for node in nodes if isinstance(node, dict)]
+    if names.count(holder) != 1:
+        known = ", ".join(str(name) for name in names if name)
+        raise BadInput(f"{source}: key `holder` is {holder}; give the name of one node ({known}) or its number.")
+    return table | {"holder": names.index(holder)}
 
 
 def _check(state: Plan, source: str) -> None:
@@ -95,7 +110,9 @@ def _check(state: Plan, source: str) -> None:
                 f"{source}: key `nodes[{number}].held` has {len(node.held)} counts; `used` has {labels} labels."
             )
         if node.flops is not None and node.bandwidth is None and number != state.holder:
-            raise BadInput(f"{source}: key `nodes[{number}].bandwidth` is missing (bit/s from node {state.holder}).")
+            raise BadInput(
+                f"{source}: key `nodes[{number}].bandwidth` is missing (bit/s from {_called(state, state.holder)})."
+            )
 
 
 def _decide(state: Plan) -> Decision:
@@ -142,10 +159,24 @@ def _print(state: Plan, decision: Decision) -> None:
             table.add_row(str(number), _name(state, number), *[""] * 6, "no report", style="dim")
     console = Console(highlight=False)
     console.print(table)
-    console.print(decision.reason, markup=False)
+    console.print(_by_name(state, decision.reason), markup=False)
     if decision.node is not None:
         console.print(f"Samples of each label: {', '.join(map(str, decision.samples))}.")
 
 
+def _by_name(state: Plan, reason: str) -> str:
+    """A reason with the names of the nodes in place of their numbers."""
+
+    def name(found: re.Match[str]) -> str:
+        node = int(found[1])
+        return (state.nodes[node].name if node < len(state.nodes) else None) or found[0]
+
+    return re.sub(r"\b[Nn]ode (\d+)\b", name, reason)
+
+
+def _called(state: Plan, node: NodeId) -> str:
+    return state.nodes[node].name or f"node {node}"
+
+
 def _name(state: Plan, node: NodeId) -> str:
-    return escape(state.nodes[node].name or f"node {node}") + (" (holder)" if node == state.holder else "")
+    return escape(_called(state, node)) + (" (holder)" if node == state.holder else "")

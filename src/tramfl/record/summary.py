@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, field
 
 from tramfl.config import Scenario
 from tramfl.notation import ModelCost
@@ -32,6 +32,9 @@ class Summary(Struct, frozen=True, kw_only=True):
     largest_label_variance: float
     """Over all rounds."""
     seconds_to_target: dict[str, float | None] = field(default_factory=dict)
+    """When a test first reached each target."""
+    seconds_held: dict[str, float | None] | UnsetType = UNSET
+    """Since when the mean of the last `budget.held_for` tests has been at each target; only where that key is set."""
     test_accuracy: float | None = None
     """As measured last."""
     cost: ModelCost

@@ -1,4 +1,4 @@
-"""Reports and figures of runs, from their records alone. Imports only record, notation and config.
+"""Reports and figures of runs, from their records alone.
 
 Plotly and Matplotlib are optional: they are looked for when a page or a figure is made, not before.
 """
@@ -6,14 +6,25 @@ Plotly and Matplotlib are optional: they are looked for when a page or a figure 
 from tramfl.reporting.figures import write_figures
 from tramfl.reporting.page import write_page
 from tramfl.reporting.runs import Run, load_run, load_runs
-from tramfl.reporting.summary import TargetTime, as_data, as_table, times_to_target
+from tramfl.reporting.summary import (
+    Difference,
+    TargetTime,
+    as_data,
+    as_table,
+    differences,
+    differences_table,
+    times_to_target,
+)
 from tramfl.reporting.verdict import verdict
 
 __all__ = [
+    "Difference",
     "Run",
     "TargetTime",
     "as_data",
     "as_table",
+    "differences",
+    "differences_table",
     "load_run",
     "load_runs",
     "times_to_target",

@@ -119,7 +119,17 @@ def load_runs(folders: Iterable[Path]) -> list[Run]:
             found.setdefault(run.path.resolve(), run.path)
     if not found:
         raise BadInput("Name at least one folder that `tramfl run` or `tramfl compare` has left.")
-    return [load_run(folder) for folder in found.values()]
+    return _once([load_run(folder) for folder in found.values()])
+
+
+def _once(runs: Iterable[Run]) -> list[Run]:
+    """The runs without copies: several machines may have played, or been given, the same one."""
+    kept: dict[tuple[str, str, int], list[Run]] = {}
+    for run in runs:
+        alike = kept.setdefault((run.scenario, run.policy, run.seed), [])
+        if not any(run.settings == other.settings and run.rows == other.rows for other in alike):
+            alike.append(run)
+    return [run for alike in kept.values() for run in alike]
 
 
 def virtual(runs: Iterable[Run]) -> bool:

@@ -1,20 +1,28 @@
-"""Time to target: which policy was first, and how sure that is. Imports only rich and reporting.runs."""
+"""Time to target: which policy was first, and how sure that is.
+
+Two times are kept apart. "First" is when a test first reached the target: the paper's measure, of a jagged curve.
+"Held" is when the mean of the last `budget.held_for` tests reached the target and stayed there until the run's end.
+"""
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
 from rich.table import Table
 from rich.text import Text
 
 from tramfl.reporting.colours import in_order
+from tramfl.reporting.intervals import half_width, mean_of
 from tramfl.reporting.runs import Run, by_scenario
 
 NOT_REACHED = "--"
+OURS = "load-aware"
+"""The policy that the others are set against, where it was run."""
+
+Kind = Literal["first", "held"]
 
 
 @dataclass(frozen=True)
@@ -28,10 +36,13 @@ class TargetTime:
     """Seconds by the runs' clock, over the seeds that reached it; None where none did."""
     spread: float | None
     """Sample standard deviation of the same; None below two seeds."""
+    interval: float | None
+    """Half the width of the mean's 95 % confidence interval; None below two seeds."""
     reached: int
     seeds: int
     wins: bool
     """Whether no other policy was faster; only where every seed reached it and there was somebody to beat."""
+    kind: Kind = "first"
 
     @property
     def always(self) -> bool:
@@ -39,48 +50,129 @@ class TargetTime:
         return 0 < self.reached == self.seeds
 
 
-def times_to_target(runs: Sequence[Run]) -> list[TargetTime]:
+@dataclass(frozen=True)
+class Difference:
+    """How much later than the reference a policy reached a target, seed by seed."""
+
+    scenario: str
+    policy: str
+    reference: str
+    target: float
+    mean: float
+    """Seconds, over the seeds with which both reached it; above 0 where the reference was sooner."""
+    interval: float | None
+    """Half the width of the 95 % confidence interval; None below two such seeds."""
+    seeds: int
+    kind: Kind = "first"
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval excludes 0."""
+        return self.interval is not None and abs(self.mean) > self.interval
+
+
+def times_to_target(runs: Sequence[Run], kind: Kind = "first") -> list[TargetTime]:
     """The time to every target of every scenario that was trained, policy by policy, winners marked."""
     times: list[TargetTime] = []
     for scenario, group in by_scenario(runs).items():
         if not any(run.tested for run in group):
             continue  # a table of dashes would say that nobody got there
         policies = in_order(run.policy for run in group)
-        for target in sorted({float(key) for run in group for key in run.summary.seconds_to_target}):
-            entries = [_time(scenario, policy, target, group) for policy in policies]
+        for target in _targets(group, kind):
+            entries = [_time(scenario, policy, target, group, kind) for policy in policies]
             times += _with_winner([entry for entry in entries if entry.seeds])
     return times
 
 
-def as_data(times: Iterable[TargetTime]) -> list[dict[str, Any]]:
+def differences(runs: Sequence[Run], kind: Kind = "first") -> list[Difference]:
+    """Each policy against the reference on equal seeds: load-aware where it was run, else the first policy."""
+    found: list[Difference] = []
+    for scenario, group in by_scenario(runs).items():
+        policies = in_order(run.policy for run in group)
+        reference = OURS if OURS in policies else policies[0]
+        for target in _targets(group, kind):
+            ours = seconds_by_seed(group, reference, target, kind)
+            for policy in policies:
+                theirs = seconds_by_seed(group, policy, target, kind)
+                apart = [theirs[seed] - ours[seed] for seed in sorted(ours.keys() & theirs.keys())]
+                if policy != reference and (mean := mean_of(apart)) is not None:
+                    interval = half_width(apart)
+                    found.append(Difference(scenario, policy, reference, target, mean, interval, len(apart), kind))
+    return found
+
+
+def _targets(group: Iterable[Run], kind: Kind) -> list[float]:
+    return sorted({float(key) for run in group for key in _seconds(run, kind)})
+
+
+def _seconds(run: Run, kind: Kind) -> Mapping[str, float | None]:
+    return run.summary.seconds_to_target if kind == "first" else run.summary.seconds_held or {}
+
+
+def seconds_by_seed(group: Iterable[Run], policy: str, target: float, kind: Kind = "first") -> dict[int, float]:
+    """The time of every seed that reached the target."""
+    return {
+        run.seed: value
+        for run in group
+        if run.policy == policy
+        for key, value in _seconds(run, kind).items()
+        if float(key) == target and value is not None
+    }
+
+
+def as_data(times: Iterable[TargetTime | Difference]) -> list[dict[str, Any]]:
     """The table as plain values that JSON can hold."""
     return [asdict(time) for time in times]
 
 
 def as_table(times: Sequence[TargetTime]) -> Table:
     """The table for a terminal: a row per policy, a column per target, the winner in bold with a star."""
-    scenarios = list(dict.fromkeys(time.scenario for time in times))
-    targets = sorted({time.target for time in times})
-    table = Table(title="Virtual seconds to reach a test accuracy")
+    held = bool(times) and times[0].kind == "held"
+    title = "Virtual seconds to hold an accuracy" if held else "Virtual seconds to reach an accuracy"
+    cells = {(time.scenario, time.policy, time.target): _terminal_cell(time) for time in times}
+    return _policies_by_targets(title, [(t.scenario, t.policy, t.target) for t in times], cells)
+
+
+def differences_table(found: Sequence[Difference]) -> Table:
+    """The differences for a terminal: a row per policy, a column per target."""
+    reference = found[0].reference
+    title = f"Seconds later than {reference}"
+    cells = {(d.scenario, d.policy, d.target): Text(difference_text(d)) for d in found}
+    return _policies_by_targets(title, [(d.scenario, d.policy, d.target) for d in found], cells)
+
+
+def _policies_by_targets(
+    title: str, keys: Sequence[tuple[str, str, float]], cells: Mapping[tuple[str, str, float], Text]
+) -> Table:
+    scenarios = list(dict.fromkeys(scenario for scenario, _, _ in keys))
+    targets = sorted({target for _, _, target in keys})
+    table = Table(title=title, title_justify="left")
     for heading in ["Scenario"] * (len(scenarios) > 1) + ["Policy"]:
         table.add_column(heading)
     for target in targets:
         table.add_column(percent(target), justify="right")
-    cells = {(time.scenario, time.policy, time.target): time for time in times}
     for scenario in scenarios:
-        for policy in in_order(time.policy for time in times if time.scenario == scenario):
-            shown = [_terminal_cell(cells.get((scenario, policy, target))) for target in targets]
+        for policy in in_order(policy for where, policy, _ in keys if where == scenario):
+            shown = [cells.get((scenario, policy, target), Text("")) for target in targets]
             table.add_row(*[Text(scenario)] * (len(scenarios) > 1), Text(policy), *shown)
         table.add_section()
     return table
+
+
+def difference_text(difference: Difference) -> str:
+    """One difference as people read it: `+12.3 ± 1.2 (5 seeds)`."""
+    sign = "+" if difference.mean >= 0 else "\N{MINUS SIGN}"
+    interval = f" ± {seconds(difference.interval)}" if difference.interval is not None else ""
+    count = "1 seed" if difference.seeds == 1 else f"{difference.seeds} seeds"
+    return f"{sign}{seconds(abs(difference.mean))}{interval} ({count})"
 
 
 def cell_text(time: TargetTime) -> str:
     """One time as people read it: `12.3 ± 1.2`, `12.3 (3 of 5)` where some seeds failed, `--` where all did."""
     if time.mean is None:
         return NOT_REACHED
-    spread = f" ± {seconds(time.spread)}" if time.spread is not None else ""
-    return seconds(time.mean) + spread + ("" if time.always else f" ({time.reached} of {time.seeds})")
+    interval = f" ± {seconds(time.interval)}" if time.interval is not None else ""
+    return seconds(time.mean) + interval + ("" if time.always else f" ({time.reached} of {time.seeds})")
 
 
 def seconds(value: float) -> str:
@@ -100,12 +192,12 @@ def percent(share: float) -> str:
     return f"{100 * share:.4g} %"
 
 
-def _time(scenario: str, policy: str, target: float, group: Iterable[Run]) -> TargetTime:
+def _time(scenario: str, policy: str, target: float, group: Iterable[Run], kind: Kind) -> TargetTime:
     found = [
         value
         for run in group
         if run.policy == policy
-        for key, value in run.summary.seconds_to_target.items()
+        for key, value in _seconds(run, kind).items()
         if float(key) == target
     ]
     reached = [value for value in found if value is not None]
@@ -113,23 +205,20 @@ def _time(scenario: str, policy: str, target: float, group: Iterable[Run]) -> Ta
         scenario,
         policy,
         target,
-        mean=math.fsum(reached) / len(reached) if reached else None,
+        mean=mean_of(reached),
         spread=statistics.stdev(reached) if len(reached) > 1 else None,
+        interval=half_width(reached),
         reached=len(reached),
         seeds=len(found),
         wins=False,
+        kind=kind,
     )
 
 
 def _with_winner(entries: Sequence[TargetTime]) -> list[TargetTime]:
     best = min((entry.mean for entry in entries if entry.always and entry.mean is not None), default=None)
-    return [
-        TargetTime(**{**asdict(entry), "wins": len(entries) > 1 and entry.always and entry.mean == best})
-        for entry in entries
-    ]
+    return [replace(entry, wins=len(entries) > 1 and entry.always and entry.mean == best) for entry in entries]
 
 
-def _terminal_cell(time: TargetTime | None) -> Text:
-    if time is None:
-        return Text("")
+def _terminal_cell(time: TargetTime) -> Text:
     return Text(f"★ {cell_text(time)}", style="bold green") if time.wins else Text(cell_text(time))

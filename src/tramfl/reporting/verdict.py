@@ -1,4 +1,4 @@
-"""The outcome in one honest sentence for people. Imports only reporting.runs and reporting.summary."""
+"""The outcome in one honest sentence for people."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 
 from tramfl.reporting.colours import in_order
+from tramfl.reporting.intervals import half_width
 from tramfl.reporting.runs import NOT_ENDED, Run, by_scenario, virtual
-from tramfl.reporting.summary import TargetTime, percent, rounds_text, seconds, times_to_target
+from tramfl.reporting.summary import TargetTime, percent, rounds_text, seconds, seconds_by_seed, times_to_target
 
 
 def verdict(runs: Sequence[Run]) -> str:
@@ -108,10 +109,10 @@ def _of_race(times: Sequence[TargetTime], runs: Sequence[Run]) -> str:
     if len(winners) > 1:
         tied = _listed([time.policy for time in winners])
         return f"{nobody}{tied} tie: each reaches {_at(top, first.mean, of_time)}{_over_seeds(winners)}."
-    return f"{nobody}{first.policy} reaches {_at(top, first.mean, of_time)}, {_lead(entries)}."
+    return f"{nobody}{first.policy} reaches {_at(top, first.mean, of_time)}, {_lead(entries, runs)}."
 
 
-def _lead(entries: Sequence[TargetTime]) -> str:
+def _lead(entries: Sequence[TargetTime], runs: Sequence[Run]) -> str:
     """How far the winner, which comes first, is ahead of the next that always reached the target."""
     first, *others = entries
     rivals = [time for time in others if time.always]
@@ -122,17 +123,25 @@ def _lead(entries: Sequence[TargetTime]) -> str:
         return who + _over_seeds([first])
     following = rivals[0]
     ours, theirs = first.mean or 0.0, following.mean or 0.0
-    apart = ours + (first.spread or 0.0) < theirs - (following.spread or 0.0)
     ratio = theirs / ours if ours else math.inf
     sooner = f"{ratio:.1f} times sooner" if ratio >= 1.1 else f"{percent(round(1 - ours / theirs, 3))} sooner"
-    caveat = "" if apart or first.seeds == 1 else ", though their spreads overlap"
+    clear = first.seeds == 1 or _clear(runs, first, following)
+    caveat = "" if clear else ", though on equal seeds the difference is within its 95 % confidence interval"
     which = "the next, " if len(others) > 1 else ""
     return f"{sooner} than {which}{following.policy}{_over_seeds([first, following])}{caveat}"
 
 
+def _clear(runs: Sequence[Run], first: TargetTime, following: TargetTime) -> bool:
+    """Whether the 95 % confidence interval of the difference on equal seeds excludes 0, as far as there is one."""
+    ours, theirs = (seconds_by_seed(runs, time.policy, time.target) for time in (first, following))
+    apart = [theirs[seed] - ours[seed] for seed in ours.keys() & theirs.keys()]
+    interval = half_width(apart)
+    return interval is None or math.fsum(apart) / len(apart) > interval
+
+
 def _alone(time: TargetTime, of_time: str) -> str:
     if time.always:
-        spread = f", give or take {seconds(time.spread)} s" if time.spread is not None else ""
+        spread = f", give or take {seconds(time.interval)} s at 95 % confidence" if time.interval is not None else ""
         return f"{time.policy} reaches {_at(time.target, time.mean, of_time)}{spread}{_over_seeds([time])}"
     with_some = f"with {time.reached} of {time.seeds} seeds"
     return f"{time.policy} reaches {_at(time.target, time.mean, of_time)} on average, but only {with_some}"

@@ -1,4 +1,4 @@
-"""Many runs at once: processes with one thread each on this machine, or the same grid on a Ray cluster.
+"""Many runs at once: scenarios, policies, seeds and other keys, in processes on this machine or on a Ray cluster.
 
 A grid picks up where it stopped: a folder with the same scenario is skipped if its run is finished and resumed if
 it is not, or if its limits have been raised since.
@@ -6,9 +6,11 @@ it is not, or if its limits have been raised since.
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
+import re
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from multiprocessing.synchronize import Event
@@ -17,7 +19,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tramfl.config import Scenario
+from tramfl.config import Scenario, as_table, override, settings_from, with_value
 from tramfl.notation import BadInput
 from tramfl.record import RunFolder, Summary, folder_name
 from tramfl.simulation.play import Request, check_way, play
@@ -25,6 +27,45 @@ from tramfl.simulation.scenarios import difference
 
 CANCEL_SECONDS = 30.0
 """How long interrupted runs on a Ray cluster may take to save themselves."""
+
+
+def variants(scenario: Scenario, axes: Mapping[str, Sequence[Any]]) -> list[Scenario]:
+    """The scenario with every combination of values of some of its keys; the name of each says which values it has.
+
+    A value that is text is read as `--set` reads it.
+    """
+    found: list[Scenario] = []
+    for values in itertools.product(*axes.values()):
+        table = as_table(scenario)
+        for key, value in zip(axes, values, strict=True):
+            if isinstance(value, str):
+                table = override(table, f"{key}={value}")
+            else:
+                table = with_value(table, key.split("."), value, f"grid: `{key}`")
+        marks = [f"{key.rpartition('.')[2]}={value}" for key, value in zip(axes, values, strict=True)]
+        table["name"] = ",".join([scenario.name, *marks]).replace("/", "_").replace("\\", "_")
+        found.append(settings_from(table, Scenario, f"grid: {', '.join(marks)}" if marks else scenario.name))
+    return found
+
+
+def seeds_from(text: str) -> tuple[int, ...]:
+    """Seeds as a user writes them: `5` is the first five, `10-19` those ten, `3,7,20-22` those five."""
+    wrong = BadInput(f"--seeds {text}: write how many (5), a range (10-19) or a list (3,7,20-22).")
+    if re.fullmatch(r"\s*\d+\s*", text):
+        count = int(text)
+        if count < 1:
+            raise wrong
+        return tuple(range(count))
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
+        if match is None:
+            raise wrong
+        first, last = int(match[1]), int(match[2] or match[1])
+        found += range(first, last + 1)
+    if not found or len(set(found)) < len(found):
+        raise wrong
+    return tuple(found)
 
 
 def cells(
@@ -35,7 +76,7 @@ def cells(
         replace(
             template,
             scenario=replace(scenario, policy=policy, seed=seed),
-            out=out / folder_name(scenario) / f"{policy}-{seed}",
+            out=out / folder_name(scenario) / f"{policy.replace(':', '.')}-{seed}",
             threads=1,
         )
         for seed in seeds
