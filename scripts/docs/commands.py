@@ -77,7 +77,7 @@ def _row(names: str, text: str) -> str:
     shown = ", ".join(
         part.strip().replace("x", "", 1) if part.startswith("x") else part.strip() for part in _parts(values)
     )
-    return f"| `{_escape(names)}` | {_escape(_plain(meaning))} | {_escape(shown)} |"
+    return f"| `{names}` | {_escape(_plain(meaning))} | {_escape(shown)} |"
 
 
 def _parts(values: str) -> list[str]:

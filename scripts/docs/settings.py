@@ -75,8 +75,8 @@ def _table(kind: type[Struct], prefix: str, title: str) -> list[str]:
             heading = f"[[{name}]]" if get_origin(field.type) is tuple else f"[{name}]"
             tables.append((heading, name, inner, explained[field.name]))
             continue
-        rows.append(f"| `{name}` | {_type(hints[field.name])} | {_default(field)} | {_cell(explained[field.name])} |")
-    lines = ["| key | type | default | meaning |", "|---|---|---|---|", *rows, ""]
+        rows.append(f"| `{name}` | {_cell(explained[field.name])} | {_type(hints[field.name])} | {_default(field)} |")
+    lines = ["| key | meaning | type | default |", "|---|---|---|---|", *rows, ""]
     for heading, name, inner, meaning in tables:
         lines += [f"### `{heading}` in {title}", "", meaning, ""]
         if inner is Scenario:

@@ -17,7 +17,7 @@ def test_every_key_of_a_settings_file_has_a_sentence_that_says_what_it_means(kin
 
 
 def test_the_reference_of_settings_has_type_limits_default_and_meaning_of_a_key() -> None:
-    wanted = "| `training.momentum` | number ≥ 0, < 1 | `0.9` | Momentum of SGD. |"
+    wanted = "| `training.momentum` | Momentum of SGD. | number ≥ 0, < 1 | `0.9` |"
     assert wanted in settings.reference().splitlines()
     assert settings.explanations(Scenario)["budget"].startswith("When a run ends")
 
