@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
-from msgspec import Struct
 
 from tramfl.cli.options import Format, FormatOption
-from tramfl.config import read_toml
 from tramfl.notation import BadInput
-from tramfl.record import write_atomically
-from tramfl.runtime.settings import OPERATOR, Federation, check_name, host_and_port, read_federation
+from tramfl.runtime.settings import OPERATOR
 
 if TYPE_CHECKING:
-    from tramfl.runtime.transport.certificates import CertificateInfo
+    from tramfl.runtime.operator.certifying import CertificateFile
 
 app = typer.Typer(help="Issue, renew and show the certificates of a federation.", no_args_is_help=True)
 
@@ -42,37 +39,23 @@ def issue(
     days: DaysOption = 365,
     format_: FormatOption = Format.text,
 ) -> None:
-    """Make the folder of one more site, and say what to add to federation.toml.
+    """Make the folder of one more site, and print what to add to federation.toml.
 
     The file itself is left alone: it has to change at every site, and a run under way has counted its sites.
     """
-    from tramfl.runtime.operator import founding
-    from tramfl.runtime.transport import certificates
+    from tramfl.runtime.operator import certifying
 
-    check_name(name, "tramfl cert issue")
-    federation = read_federation(folder / founding.FEDERATION_FILE)
-    listed = name in federation.names
-    if listed:
-        address = address or federation.file.site[federation.number_of(name)].address
-    place = founding.site_folder(folder, name)
-    if place.exists():
-        raise BadInput(f"{place} is there already; tramfl cert renew {folder} {name} makes it last longer.")
-    enclosed, missing = founding.enclosed_with(federation)
-    founding.add_site(certificates.Authority.load(folder), folder, name, address, days)
-    founding.enclose(place, enclosed)
-    (place / founding.FEDERATION_FILE).write_bytes(federation.path.read_bytes())
-    add = "" if listed else f'[[site]]\nname = "{name}"\naddress = "{address or "host:port"}"\n'
+    issued = certifying.issue_site(folder, name, address, days)
     if format_ is Format.json:
-        told = {"name": name, "folder": str(place), "address": address, "add": add, "missing": missing}
-        print(json.dumps(told, indent=2))
+        print(msgspec.json.format(msgspec.json.encode(issued), indent=2).decode())
         return
-    print(f"Copy {place}/ to site {name}.")
-    if missing:
-        print(f"Put there too what [register] in federation.toml names and {folder} does not have:", *missing)
-    if add:
+    print(f"Copy {issued.folder}/ to site {name}.")
+    if issued.missing:
+        print(f"Put there too what [register] in federation.toml names and {folder} does not have:", *issued.missing)
+    if issued.add:
         print(
             "Before the next run, add these lines to federation.toml, here and at every site "
-            f"(and count the new one in [run.partition], unless sites bring data of their own):\n\n{add}"
+            f"(and count the new one in [run.partition], unless sites bring data of their own):\n\n{issued.add}"
         )
 
 
@@ -90,18 +73,12 @@ def renew(
     format_: FormatOption = Format.text,
 ) -> None:
     """Make certificates last longer. The key stays the same, so that no secret has to be copied again."""
-    from tramfl.runtime.transport.certificates import Authority
+    from tramfl.runtime.operator import certifying
 
-    federation = read_federation(folder / "federation.toml")
-    known = (OPERATOR, *sorted(path.parent.name for path in folder.glob("sites/*/site.crt")))
-    wanted = known if all_ else tuple(dict.fromkeys(names or ()))
+    wanted = certifying.known_names(folder) if all_ else tuple(dict.fromkeys(names or ()))
     if not wanted:
         raise BadInput("name the sites whose certificates to renew, or add --all.")
-    for name in wanted:
-        if name not in known:
-            raise BadInput(f"{folder} has no certificate of {name!r}; it has those of {', '.join(known)}.")
-    authority = Authority.load(folder)
-    copy = [str(path) for name in wanted for path in _renew(authority, folder, federation, name, days, new_key)]
+    copy = [str(path) for path in certifying.renew(folder, wanted, days, new_key=new_key)]
     if format_ is Format.json:
         print(json.dumps({"renewed": wanted, "copy": copy}, indent=2))
         return
@@ -110,52 +87,15 @@ def renew(
         print("Copy to its site, in place of the old; it counts from the next connection on:", *copy, sep="\n  ")
 
 
-def _renew(
-    authority: Any, folder: Path, federation: Federation, name: str, days: int, new_key: bool
-) -> Iterator[Path]:
-    """Renew one certificate; gives the files that its site needs."""
-    place, stem = (folder, OPERATOR) if name == OPERATOR else (folder / "sites" / name, "site")
-    certificate, key = place / f"{stem}.crt", place / f"{stem}.key"
-    listed = [site.address for site in federation.file.site if site.name == name]
-    hosts = [host_and_port(address, name)[0] for address in listed]
-    if new_key:
-        authority.issue(name, hosts, days).save(certificate, key)
-    else:
-        write_atomically(certificate, authority.renew(_content(certificate), hosts or None, days))
-    if name != OPERATOR:
-        yield from (certificate, key) if new_key else (certificate,)
-
-
-class Shown(Struct, frozen=True, kw_only=True):
-    """One certificate file, and whether it will do."""
-
-    path: str
-    name: str
-    names: tuple[str, ...]
-    issuer: str
-    authority: bool
-    serial: str
-    not_before: str
-    not_after: str
-    days_left: float
-    fingerprint: str
-    key_fits: bool | None
-    """None where there is no key beside it."""
-    issued_by_authority: bool | None
-    """None where there is no ca.crt beside it."""
-    problems: tuple[str, ...]
-
-
 @app.command()
 def show(
     place: Annotated[Path, typer.Argument(metavar="FILE_OR_DIR", help="A certificate, or a folder of them.")],
     format_: FormatOption = Format.text,
 ) -> None:
     """Show certificates, until when they are valid, and whether keys and authority fit; exit code 1 if not."""
-    files = sorted(place.rglob("*.crt")) if place.is_dir() else [place]
-    if not files:
-        raise BadInput(f"{place} has no certificates (*.crt).")
-    shown = [_shown(file) for file in files]
+    from tramfl.runtime.operator import certifying
+
+    shown = certifying.inspect(place)
     if format_ is Format.json:
         print(msgspec.json.format(msgspec.json.encode(shown)).decode())
     else:
@@ -164,48 +104,7 @@ def show(
         raise typer.Exit(1)
 
 
-def _shown(file: Path) -> Shown:
-    from tramfl.runtime.transport import certificates
-
-    pem = _content(file)
-    info = certificates.describe(pem, source=str(file))
-    key, above = file.with_suffix(".key"), file.with_name("ca.crt")
-    key_fits = certificates.key_fits(pem, _content(key), str(key)) if key.exists() else None
-    issued = certificates.issued_by(pem, _content(above), str(above)) if above.exists() else None
-    return Shown(
-        path=str(file),
-        name=info.name,
-        names=info.names,
-        issuer=info.issuer,
-        authority=info.authority,
-        serial=info.serial,
-        not_before=info.not_before.isoformat(),
-        not_after=info.not_after.isoformat(),
-        days_left=round(info.days_left, 2),
-        fingerprint=info.fingerprint,
-        key_fits=key_fits,
-        issued_by_authority=issued,
-        problems=tuple(_problems(file, info, certificates.out_of_date(info), key_fits, issued)),
-    )
-
-
-def _problems(
-    file: Path, info: CertificateInfo, out_of_date: str | None, key_fits: bool | None, issued: bool | None
-) -> Iterator[str]:
-    if out_of_date is not None:
-        yield out_of_date
-    if key_fits is False:
-        yield f"{file.with_suffix('.key').name} is not its key."
-    if issued is False:
-        yield f"{file.with_name('ca.crt')} did not issue it."
-    site = file.with_name("site.toml")
-    if site.exists() and not info.authority and file.name == "site.crt":
-        name = read_toml(site).get("site")
-        if name != info.name:
-            yield f"It is for {info.name!r}, and the site beside it is {name!r}."
-
-
-def _print(shown: list[Shown]) -> None:
+def _print(shown: list[CertificateFile]) -> None:
     rows = [("certificate", "for", "valid until", "days left", "key", "SHA-256")]
     for each in _distinct(shown):
         days = f"{each.days_left:.0f}" + (" (renew)" if 0 <= each.days_left < SOON_DAYS else "")
@@ -221,7 +120,7 @@ def _print(shown: list[Shown]) -> None:
             print(f"{each.path}: {problem}")
 
 
-def _distinct(shown: list[Shown]) -> Iterator[Shown]:
+def _distinct(shown: list[CertificateFile]) -> Iterator[CertificateFile]:
     """Every site's folder has the authority's certificate; once is enough to look at."""
     seen: set[str] = set()
     for each in shown:
@@ -233,10 +132,3 @@ def _distinct(shown: list[Shown]) -> Iterator[Shown]:
 def _grouped(fingerprint: str) -> str:
     """Sixteen digits will do to tell two apart by eye; all of them are in --format json."""
     return " ".join(fingerprint[at : at + 4] for at in range(0, 16, 4)) + " ..."
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror}.") from None

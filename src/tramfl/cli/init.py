@@ -13,17 +13,13 @@ import typer
 from msgspec.structs import replace
 
 from tramfl.cli.options import Format, FormatOption
-from tramfl.config import Partition, Scenario, is_loopback
+from tramfl.config import is_loopback
 from tramfl.notation import BadInput
 from tramfl.runtime.settings import RegisterSettings, SiteEntry, host_and_port
-from tramfl.simulation.scenarios import DEFAULT, scenario_from, scenario_named
+from tramfl.simulation.scenarios import scenario_for_sites
 
 if TYPE_CHECKING:
     from tramfl.runtime.operator.founding import Plan
-
-_BY_SITES = {3: "digits-3", 5: DEFAULT, 10: "digits-10"}
-"""The paper's layouts."""
-
 
 ETCD_CA, ETCD_PASSWORD = "etcd-ca.crt", "etcd.password"
 """What etcd's files are called at a site."""
@@ -83,22 +79,13 @@ def init(
             user=etcd_user,
             password_file=ETCD_PASSWORD if etcd_password else None,
         ),
-        run=founding.run_for(scenario_for(scenario, len(names)), len(names)),
+        run=founding.run_for(scenario_for_sites(scenario, len(names)), len(names)),
         days=days,
         enclosed={n: path for n, path in ((ETCD_CA, etcd_ca), (ETCD_PASSWORD, etcd_password)) if path is not None},
     )
     founding.found(plan, folder)
     told = _told(plan, folder)
     print(json.dumps(told, indent=2) if format_ is Format.json else _as_text(told))
-
-
-def scenario_for(name_or_file: str | None, sites: int) -> Scenario:
-    """The scenario asked for; else the paper's layout for so many sites, or an uneven division among them."""
-    if name_or_file is not None:
-        return scenario_from(name_or_file)
-    if sites in _BY_SITES:
-        return scenario_named(_BY_SITES[sites])
-    return replace(scenario_named(DEFAULT), name=f"digits-{sites}", partition=Partition(layout="dirichlet"))
 
 
 def _parts(text: str) -> list[str]:

@@ -8,27 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
-from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 
 from tramfl.cli.federations import FEDERATION_FILE, FederationArgument, InsecureOption, operator, run
 from tramfl.cli.options import Format, FormatOption
 from tramfl.notation import BadInput
-from tramfl.record import Row
 
 if TYPE_CHECKING:
-    from tramfl.runtime.operator.operating import FederationStatus, SiteStatus
-
-
-class Times(Struct, frozen=True):
-    """What a round was predicted to take, and took."""
-
-    round: int
-    node: str | None
-    predicted_seconds: float
-    actual_seconds: float
-    test_accuracy: float | None
+    from tramfl.runtime.operator.operating import FederationStatus, RoundTimes, SiteStatus
 
 
 def status(
@@ -39,17 +27,15 @@ def status(
 ) -> None:
     """Show how a federation is doing."""
 
-    async def work() -> tuple[FederationStatus, list[Row], str | None]:
+    async def work() -> tuple[FederationStatus, list[RoundTimes], str | None]:
         async with operator(file, insecure) as hand:
             found = await hand.status()
-            last = found.record.round if found.record is not None else 0
             try:
-                return found, await hand.rows(found, max(1, last - rounds + 1)) if rounds and last else [], None
-            except BadInput as error:  # a register that is silent is when one most wants to see the rest
+                return found, await hand.last_rounds(found, rounds), None
+            except BadInput as error:  # the rest of the status matters most while the register is silent
                 return found, [], str(error)
 
-    found, rows, unread = run(work)
-    times = [times_of(row, found) for row in rows]
+    found, times, unread = run(work)
     if format is Format.json:
         whole = {"status": found, "last_rounds": times, "last_rounds_unread": unread}
         print(msgspec.json.format(msgspec.json.encode(whole), indent=2).decode())
@@ -59,14 +45,7 @@ def status(
         raise typer.Exit(1)
 
 
-def times_of(row: Row, found: FederationStatus) -> Times:
-    """A row's predicted and actual seconds."""
-    actual = row.compute_seconds + row.transfer_seconds + row.idle_seconds
-    node = found.name_of(row.node) if row.node is not None else None
-    return Times(row.round, node, row.decision.predicted_seconds, actual, row.test_accuracy)
-
-
-def _print(found: FederationStatus, times: Sequence[Times], unread: str | None) -> None:
+def _print(found: FederationStatus, times: Sequence[RoundTimes], unread: str | None) -> None:
     console = Console(highlight=False)
     record = found.record
     if not found.answering:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tramfl.cli.federations import InsecureOption
+from tramfl.cli.federations import InsecureOption, runtime
 from tramfl.reporting.dashboard import FolderSource, serve
 from tramfl.reporting.dashboard.server import LOOPBACK
 
@@ -37,7 +37,8 @@ def watch(
     if what.suffix != ".toml":
         serve(FolderSource(what), host, port, token, announce)
         return
-    from tramfl.cli.federation_source import FederationSource
+    runtime()
+    from tramfl.runtime.operator.watching import FederationSource
 
     with FederationSource(what, insecure) as source:
         serve(source, host, port, token, announce)

@@ -13,6 +13,8 @@ from tramfl.notation import BadInput
 
 LAYOUTS = ("3", "5", "10", "5-uneven")
 DEFAULT = "digits-5-uneven"
+_BY_SITES = {3: "digits-3", 5: DEFAULT, 10: "digits-10"}
+"""The paper's layouts, by the number of sites."""
 
 MNIST_COST = Cost(flops_per_sample=71.57e6, model_bits=38.42e6)
 """The paper's M and D_M for its MNIST network."""
@@ -96,3 +98,12 @@ def scenario_from(name_or_file: str) -> Scenario:
     table.setdefault("name", path.stem)
     table.pop("resolved", None)
     return settings_from(table, Scenario, name_or_file)
+
+
+def scenario_for_sites(name_or_file: str | None, sites: int) -> Scenario:
+    """The scenario asked for; without one, the paper's layout for that many sites, or else an uneven division."""
+    if name_or_file is not None:
+        return scenario_from(name_or_file)
+    if sites in _BY_SITES:
+        return scenario_named(_BY_SITES[sites])
+    return replace(scenario_named(DEFAULT), name=f"digits-{sites}", partition=Partition(layout="dirichlet"))

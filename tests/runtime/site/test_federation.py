@@ -14,11 +14,11 @@ from msgspec.structs import replace
 
 from tests.conftest import Cli
 from tests.runtime.federations import LocalFederation, free_ports, unreadable
-from tramfl.cli.federation_source import FederationSource
 from tramfl.config import Budget
 from tramfl.learning.model.weights import digest, from_bytes
 from tramfl.notation import BadInput
 from tramfl.record import RunFolder, read_rows
+from tramfl.runtime.operator.watching import FederationSource
 from tramfl.simulation.scenarios import scenario_named
 
 SCENARIO = replace(scenario_named("digits-3"), budget=Budget(rounds=100_000))

@@ -70,6 +70,16 @@ class FederationStatus(Struct, frozen=True, kw_only=True):
         return record.safe
 
 
+class RoundTimes(Struct, frozen=True):
+    """The time that a round was predicted to take, and took."""
+
+    round: int
+    node: str | None
+    predicted_seconds: float
+    actual_seconds: float
+    test_accuracy: float | None
+
+
 class Operator:
     """Acts on a federation from outside."""
 
@@ -144,6 +154,21 @@ class Operator:
             if len(rows) < last - begin + 1:
                 break
         return found
+
+    async def last_rounds(self, status: FederationStatus, count: int) -> list[RoundTimes]:
+        """How long the last rounds were predicted to take, and took."""
+        last = status.record.round if status.record is not None else 0
+        rows = await self.rows(status, max(1, last - count + 1)) if count and last else []
+        return [
+            RoundTimes(
+                row.round,
+                status.name_of(row.node) if row.node is not None else None,
+                row.decision.predicted_seconds,
+                row.compute_seconds + row.transfer_seconds + row.idle_seconds,
+                row.test_accuracy,
+            )
+            for row in rows
+        ]
 
     async def _rows(self, status: FederationStatus, ask: AskRows) -> tuple[bytes, ...]:
         why = "no site answers"

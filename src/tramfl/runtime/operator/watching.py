@@ -1,4 +1,7 @@
-"""A real federation as something to watch: what its sites say, asked a few times a second."""
+"""A real federation as something to watch: its sites are asked a few times a second.
+
+It is a `Source` of the live view in shape alone: runtime and reporting do not know each other.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,16 @@ import time
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from tramfl.cli.federations import runtime
+from tramfl.circulation.custody import Record
 from tramfl.notation import BadInput, NodeId
 from tramfl.record import Doing, Now, Row, RunState, SiteNow
-
-if TYPE_CHECKING:
-    from tramfl.circulation.custody import Record
-    from tramfl.runtime.operator.operating import FederationStatus, Operator, SiteStatus
+from tramfl.runtime.operator.operating import FederationStatus, Operator, SiteStatus, operator_from
 
 T = TypeVar("T")
 SCORE_SECONDS = 3.0
-"""How long a round waits to be shown for its test, which comes after it."""
+"""A round is shown once its test is known, or after this time: the test comes after the round."""
 _DOING: dict[str, Doing] = {
     "gathering": "gathering",
     "deciding": "deciding",
@@ -30,7 +30,7 @@ _DOING: dict[str, Doing] = {
     "swapping": "storing",
     "waiting": "waiting",
 }
-"""What a site says it does; it rests in every other phase."""
+"""What a site reports; it rests in every other phase."""
 _STATUS: dict[str, RunState] = {"running": "running", "paused": "running", "stopped": "finished"}
 
 
@@ -42,7 +42,7 @@ class FederationSource:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         try:
-            self._hand: Operator = self._wait(_made(file, insecure))
+            self._hand: Operator = self._wait(_opened(file, insecure))
         except BaseException:
             self._end_loop()
             raise
@@ -61,7 +61,7 @@ class FederationSource:
         self._end_loop()
 
     def now(self) -> Now:
-        """What the sites say."""
+        """What the sites report."""
         status = self._status = self._wait(self._hand.status())
         scenario, record = self._hand.federation.file.run, status.record
         if record is not None and record.round < self._furthest:
@@ -93,13 +93,13 @@ class FederationSource:
         )
 
     def rows(self, after: int) -> Sequence[Row]:
-        """Rounds that are done, each once its test is known or has had its time."""
+        """Committed rounds, each once its test is known or its time for a test is over."""
         if self._status is None or self._status.record is None:
             return []
         try:
             rows = self._wait(self._hand.rows(self._status, after + 1))
         except BadInput:
-            return []  # nobody answers just now
+            return []  # no site answers at this moment
         at = time.monotonic()
         for number, row in enumerate(rows):
             waited = at - self._seen.setdefault(row.round, at)
@@ -116,9 +116,8 @@ class FederationSource:
         self._loop.close()
 
 
-async def _made(file: Path, insecure: bool) -> Operator:
-    found: Operator = runtime().operator_from(file, insecure)
-    return found
+async def _opened(file: Path, insecure: bool) -> Operator:
+    return operator_from(file, insecure)
 
 
 def _site(site: SiteStatus, status: FederationStatus) -> SiteNow:
@@ -136,7 +135,7 @@ def _site(site: SiteStatus, status: FederationStatus) -> SiteNow:
 
 
 def _holder(status: FederationStatus) -> NodeId | None:
-    """Who has the model, if it is one of the sites that are watched: a file may list fewer than the run has."""
+    """The holder, if it is one of the sites that are watched: a file may list fewer sites than the run has."""
     holder = status.record.holder if status.record is not None else None
     return holder if holder is not None and holder < len(status.sites) else None
 
