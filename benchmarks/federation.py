@@ -53,7 +53,7 @@ def measure_small(folder: Path, kind: Kind, quick: bool) -> bool:
         sites.begin()
         sites.reach(5)
         sites.federation.order("pause")
-        sites.wait("rest", sites.federation.rests)
+        sites.federation.rest()
         met.append(tell_idle(kind, "paused run", idle(sites, seconds)))
         taken = [takeover(sites, place, draws) / LEASE_SECONDS for place in PLACES[: 2 if quick else None]]
         met.append(max(taken) <= TAKEOVER_GOAL)

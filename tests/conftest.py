@@ -15,14 +15,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tramfl.cli import main
+
+# The same examples in every run, however slow the machine: a test fails because of a change, never by chance.
+settings.register_profile(
+    "suite", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("suite")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts tests in the background has them, and every process they start, ignore interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+PATIENCE = 300.0
+"""Seconds until a test says that something will not happen; only a machine that hangs takes so long."""
 COMMAND = (sys.executable, "-c", "from tramfl.cli import main; main()")
 
 
@@ -113,14 +123,14 @@ def process(tmp_path: Path) -> Iterator[Process]:
 
 @pytest.fixture
 def slow_rounds(tmp_path: Path) -> dict[str, str]:
-    """An environment in which processes take their time after every row, so that a signal comes in between."""
+    """An environment in which processes stop after the fourth row, so that a signal comes in between."""
     place = tmp_path / "slow"
     place.mkdir()
     (place / "sitecustomize.py").write_text(
         "import time\n"
         "from tramfl.record import RowWriter\n"
         "write = RowWriter.write\n"
-        "RowWriter.write = lambda self, row: (write(self, row), time.sleep(0.1))\n"
+        "RowWriter.write = lambda self, row: (write(self, row), row.round == 4 and time.sleep(3600))\n"
     )
     return {"PYTHONPATH": str(place)}
 
@@ -128,14 +138,24 @@ def slow_rounds(tmp_path: Path) -> dict[str, str]:
 def wait_for_rows(folder: Path, count: int) -> None:
     """Until a run has so many rows."""
     path = folder / "rounds.jsonl"
-    for _ in range(6000):
-        if path.exists() and path.read_bytes().count(b"\n") >= count:
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"no {count} rows in {folder}")
+    until = time.monotonic() + PATIENCE
+    while not path.exists() or path.read_bytes().count(b"\n") < count:
+        assert time.monotonic() < until, f"no {count} rows in {folder}"
+        time.sleep(0.02)
 
 
-def ended(process: subprocess.Popen[str], seconds: float = 120) -> Done:
+def ended(process: subprocess.Popen[str], seconds: float = PATIENCE) -> Done:
     """Wait for a process."""
     out, err = process.communicate(timeout=seconds)
     return Done(process.returncode, out, err)
+
+
+def wait_until_gone(pid: int) -> None:
+    """Until a process has ended, whoever its parent is."""
+    until = time.monotonic() + PATIENCE
+    while psutil.pid_exists(pid):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return
+        assert time.monotonic() < until, f"process {pid} is still there"
+        time.sleep(0.05)

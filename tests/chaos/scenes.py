@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import psutil  # type: ignore[import-untyped]
 from msgspec.structs import replace
@@ -24,6 +24,7 @@ from tramfl.record import Row
 from tramfl.runtime.settings import RegisterSettings
 from tramfl.simulation.scenarios import scenario_named
 
+T = TypeVar("T")
 Kind = Literal["sqlite", "etcd"]
 TARGET = 0.85
 PATIENCE = 240.0
@@ -69,26 +70,26 @@ class Scene:
 
     def record(self) -> Record:
         """The record of the run at hand; the register must answer."""
-        found: list[Record] = []
-
-        def read() -> bool:
-            found[:] = [r for r in [self.witness.record()] if r is not None]
-            return bool(found)
-
-        self.wait("answer of the register", read)
-        assert found[0].run == self._run
-        return found[0]
+        record = self.seen("answer of the register", self.witness.record)
+        assert record.run == self._run
+        return record
 
     def wait(self, what: str, true: Callable[[], bool], seconds: float = PATIENCE) -> None:
         """Until something holds."""
         self.federation.wait(what, true, seconds)
 
+    def seen(self, what: str, look: Callable[[], T | None]) -> T:
+        """What a look finds, once it finds something; not looked at again, since a second look may differ."""
+        return self.federation.seen(what, look, PATIENCE)
+
     def reach(self, round_: int, epoch: int = 1) -> Record:
-        """Until so many rounds are committed, in this epoch or a later one."""
-        self.wait(
-            f"round {round_} of epoch {epoch}", lambda: (r := self.record()).round >= round_ and r.epoch >= epoch
-        )
-        return self.record()
+        """The record, once so many rounds are committed, in this epoch or a later one."""
+
+        def there() -> Record | None:
+            record = self.record()
+            return record if record.round >= round_ and record.epoch >= epoch else None
+
+        return self.seen(f"round {round_} of epoch {epoch}", there)
 
     def advance(self, rounds: int = 3) -> Record:
         """Until so many rounds more are committed than now."""
@@ -114,24 +115,39 @@ class Scene:
         return sum(event["event"] == "committed" for event in events)
 
     def holder(self) -> str:
-        """Who holds the model at this moment."""
-        while (holder := self.record().holder) is None:
-            time.sleep(0.05)
-        return self.names[holder]
+        """Who holds the model at this moment; in the next it may be another."""
+
+        def held() -> str | None:
+            holder = self.record().holder
+            return None if holder is None else self.names[holder]
+
+        return self.seen("holder", held)
 
     # Faults.
 
-    def catch(self, where: str, from_round: int = 4, site: str | None = None) -> Caught:
+    def catch(self, where: str, from_round: int = 4, site: str | None = None, *, deadlines: bool = False) -> Caught:
         """Lay a trap and wait until a site is in it."""
-        self.traps.lay(where, from_round, site)
-        found: list[Caught] = []
+        self.traps.lay(where, from_round, site, deadlines=deadlines)
+        return self.seen(f"site that comes to {where!r} in round {from_round}", self.traps.caught)
 
-        def somebody() -> bool:
-            found[:] = [c for c in [self.traps.caught()] if c is not None]
-            return bool(found)
-
-        self.wait(f"site that comes to {where!r} in round {from_round}", somebody)
-        return found[0]
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[Record]:
+        """No site does anything meanwhile (SIGSTOP): the record as it stands, which nobody changes."""
+        living = [process for process in self.federation.processes.values() if process.poll() is None]
+        for process in living:
+            process.send_signal(signal.SIGSTOP)
+        try:
+            # What a site asked of the register before it was stopped may still be done.
+            record = self.record()
+            while True:
+                time.sleep(0.3)
+                if (later := self.record()) == record:
+                    break
+                record = later
+            yield record
+        finally:
+            for process in living:
+                process.send_signal(signal.SIGCONT)  # does nothing to one that was killed meanwhile
 
     def kill(self, *names: str) -> None:
         """kill -9, all in one moment."""
@@ -190,7 +206,7 @@ class Scene:
         now = self.record().round
         self.wait(f"test accuracy of {TARGET}", lambda: self._accuracy(now) >= TARGET)
         self.federation.order("stop")
-        self.wait("rest", self.federation.rests)
+        self.federation.rest()
         return self.check()
 
     def _accuracy(self, from_round: int) -> float:

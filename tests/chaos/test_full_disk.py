@@ -9,7 +9,7 @@ import pytest
 
 from tests.chaos.root import SmallDisk, mounted, small_disks
 from tests.chaos.scenes import Kind, Scene, scene
-from tests.runtime.federations import LocalFederation
+from tests.runtime.federations import LONG_LEASE, LocalFederation
 from tramfl.runtime.weights.store import SPARE_BYTES
 
 SITE = "b"
@@ -27,7 +27,12 @@ def cramped(
     kind: Kind = request.param
     with (
         small_disks() as disks,
-        scene(tmp_path_factory.mktemp(kind), kind, prepare=functools.partial(_with_small_disk, disks)) as made,
+        scene(
+            tmp_path_factory.mktemp(kind),
+            kind,
+            lease_seconds=LONG_LEASE,  # nobody is lost here
+            prepare=functools.partial(_with_small_disk, disks),
+        ) as made,
     ):
         yield made, disks[0]
 

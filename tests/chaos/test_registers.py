@@ -106,7 +106,7 @@ def test_the_end_of_a_run_is_told_to_a_register_that_did_not_hear_of_it(tmp_path
             time.sleep(2 * LEASE_SECONDS)
             assert chaos.record().status == "running"
         chaos.wait("end of the run", lambda: chaos.record().status == "stopped")
-        chaos.wait("rest", chaos.federation.rests)
+        chaos.federation.rest()
         chaos.check()
 
 

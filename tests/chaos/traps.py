@@ -33,11 +33,14 @@ class Traps:
         """What a site's process needs to fall into them."""
         return {"PYTHONPATH": str(ONSITE), "TRAMFL_CHAOS": str(self._folder)}
 
-    def lay(self, where: str, from_round: int = 0, site: str | None = None) -> None:
-        """Stop the first site, or this one, that comes to a place in this round or a later one."""
+    def lay(self, where: str, from_round: int = 0, site: str | None = None, *, deadlines: bool = False) -> None:
+        """Stop the first site, or this one, that comes to a place in this round or a later one.
+
+        With `deadlines`, the sites give the round up when it takes too long; otherwise the trap holds until cleared.
+        """
         self.clear()
         new = self._folder / "trap.new"
-        new.write_text(json.dumps({"where": where, "round": from_round, "site": site}))
+        new.write_text(json.dumps({"where": where, "round": from_round, "site": site, "deadlines": deadlines}))
         os.rename(new, self._folder / "trap")
 
     def caught(self) -> Caught | None:

@@ -153,7 +153,7 @@ def test_what_goes_wrong_in_a_worker_is_one_sentence_too(cli: Cli) -> None:
 def test_an_interrupted_grid_stops_at_once_and_goes_on_to_the_same_rows(
     cli: Cli, process: Process, slow_rounds: dict[str, str], tmp_path: Path
 ) -> None:
-    limits = ("--rounds", "60", "--target", "1", "--set", "budget.samples=10000000", "--set", "budget.seconds=1e6")
+    limits = ("--rounds", "12", "--target", "1", "--set", "budget.samples=10000000", "--set", "budget.seconds=1e6")
     running = process(*GRID, *limits, **slow_rounds)
     first = folder(tmp_path, CELLS[0]) / "rounds.jsonl"
     wait_for_rows(first.parent, 4)

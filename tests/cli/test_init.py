@@ -228,7 +228,7 @@ def test_what_cannot_be_a_federation_is_refused_before_anything_is_written(
 
 def test_init_without_the_extra_says_what_to_install(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    for module in ("certificates", "founding"):
+    for module in ("transport.certificates", "operator.founding"):
         monkeypatch.delitem(sys.modules, f"tramfl.runtime.{module}", raising=False)
         monkeypatch.delattr(f"tramfl.runtime.{module}", raising=False)
     cli("init", "fed", "--sites", "a").refused("pip install 'tramfl[runtime]'")

@@ -28,7 +28,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFedera
         federation.begin("done")
         federation.wait_for_round(4)
         federation.order("stop")
-        federation.wait("rest", federation.rests)
+        federation.rest()
         yield federation
 
 

@@ -23,7 +23,7 @@ def asked(url: str) -> tuple[int, str]:
     # Not through whatever proxy this machine has.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(url, timeout=30) as reply:
+        with opener.open(url, timeout=300) as reply:
             return reply.status, reply.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()

@@ -23,7 +23,7 @@ def test_your_own_model_data_and_loads_end_in_a_table(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=True,
     )
     seconds = dict(re.findall(r"(load-aware|random|variance-first) +│.*│ ([\d.]+|--) +│", done.stdout))
@@ -62,7 +62,7 @@ def run(place: Path | None, tmp_path: Path, *arguments: str) -> subprocess.Compl
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 

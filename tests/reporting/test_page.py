@@ -224,6 +224,6 @@ for write in (write_figures, write_page):
         print(error)
 """
     done = subprocess.run(
-        [sys.executable, "-c", code, str(make_run(rounds=3))], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code, str(make_run(rounds=3))], capture_output=True, text=True, check=True, timeout=300
     )
     assert done.stdout.count("tramfl[dashboard]") == 2

@@ -15,7 +15,6 @@ import datetime
 import ipaddress
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import time
@@ -31,12 +30,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tests.system_parts import require
+from tramfl.runtime.operator.ports import free_ports
 from tramfl.runtime.settings import RegisterSettings
 
-HEARTBEAT_MS = 50
-ELECTION_MS = 500
-"""A dead leader is replaced after 0.5 to 1 s; etcd makes no lease shorter than 1.5 times this, in whole seconds."""
-STARTING_SECONDS = 60.0
+HEARTBEAT_MS = 100
+ELECTION_MS = 1000
+"""etcd's own defaults: with less, a busy machine has elections of which no test knows. A dead leader is replaced
+after 1 to 2 s; etcd makes no lease shorter than 1.5 times this, in whole seconds."""
+STARTING_SECONDS = 180.0
 Key = ec.EllipticCurvePrivateKey
 
 
@@ -68,7 +69,7 @@ class EtcdCluster:
         self._tls = tls
         self._client_certificates = client_certificates
         self._scheme = "https" if tls else "http"
-        ports = _free_ports(2 * members)
+        ports = free_ports(2 * members)
         self._client_ports, self._peer_ports = ports[:members], ports[members:]
         self._processes: list[subprocess.Popen[bytes] | None] = [None] * members
         self.authority = folder / "ca.crt"
@@ -206,7 +207,7 @@ class EtcdCluster:
         """Ask a member something through its gateway, apart from any register."""
         headers = {} if token is None else {"Authorization": token}
         with self._client() as client:
-            return client.post(f"{self.endpoints[member]}/v3/{path}", json=body, headers=headers, timeout=10)
+            return client.post(f"{self.endpoints[member]}/v3/{path}", json=body, headers=headers, timeout=60)
 
     def _command(self, member: int) -> list[str]:
         peers = [f"{self._scheme}://{h}:{p}" for h, p in zip(self._hosts, self._peer_ports, strict=True)]
@@ -247,14 +248,14 @@ class EtcdCluster:
 
     def _is_healthy(self, member: int) -> bool:
         with contextlib.suppress(httpx.HTTPError, ValueError), self._client() as client:
-            answer = client.get(f"{self.endpoints[member]}/health", timeout=1)
+            answer = client.get(f"{self.endpoints[member]}/health", timeout=5)
             return answer.status_code == httpx.codes.OK and answer.json().get("health") in ("true", True)
         return False
 
     def _status(self, member: int) -> dict[str, Any]:
         with contextlib.suppress(httpx.HTTPError, ValueError), self._client() as client:
             url = f"{self.endpoints[member]}/v3/maintenance/status"
-            status: dict[str, Any] = client.post(url, json={}, timeout=1).json()
+            status: dict[str, Any] = client.post(url, json={}, timeout=5).json()
             return status
         return {}
 
@@ -313,12 +314,3 @@ def _name(name: str) -> x509.Name:
 
 def _pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now; all are held until all are found, so that they differ."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]

@@ -11,36 +11,26 @@ import fcntl
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tramfl.circulation.custody import Record
 from tramfl.config import Scenario
 from tramfl.record import Row
 from tramfl.runtime.operator import founding
 from tramfl.runtime.operator.operating import FederationStatus, Operator, operator_from
+from tramfl.runtime.operator.ports import free_ports
 from tramfl.runtime.settings import RegisterSettings, SiteEntry
 from tramfl.runtime.wire import Order
 
+T = TypeVar("T")
 COMMAND = (sys.executable, "-c", "from tramfl.cli import main; main()")
 LONG_LEASE = 60.0
 """Seconds for which no site that lives is taken for dead, however busy the machine."""
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody uses at the moment."""
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 @contextlib.contextmanager
@@ -188,15 +178,8 @@ class LocalFederation:
 
     @property
     def record(self) -> Record:
-        """The record, which must be there."""
-        found: list[Record] = []
-
-        def read() -> bool:
-            found[:] = [r for r in [self.status().record] if r is not None]
-            return bool(found)
-
-        self.wait("site that tells the record", read)
-        return found[0]
+        """The record, which must be there, at this moment: in the next the run may have moved on."""
+        return self.seen("site that tells the record", lambda: self.status().record)
 
     def rows(self) -> list[Row]:
         """Every committed round."""
@@ -204,7 +187,8 @@ class LocalFederation:
             return runner.run(hand.rows(runner.run(hand.status())))
 
     def order(self, what: str, run: str = "", replacing: bool = False) -> str:
-        """As `tramfl start` and the like give it."""
+        """As `tramfl start` and the like give it, once there is a site that answers."""
+        self.wait("site that answers", lambda: bool(self.status().answering))
         with self._hand() as (runner, hand):
             return runner.run(hand.order(Order(what, run, replacing)))  # type: ignore[arg-type]
 
@@ -227,34 +211,58 @@ class LocalFederation:
                 raise AssertionError(f"no {what} within {seconds:.0f} s\n{self.logs()}")
             time.sleep(0.05)
 
-    def wait_for_round(self, round_: int, seconds: float = 120.0) -> Record:
-        """Until so many rounds are committed."""
-        self.wait(f"round {round_}", lambda: (r := self.status().record) is not None and r.round >= round_, seconds)
-        return self.record
+    def seen(self, what: str, look: Callable[[], T | None], seconds: float = 120.0) -> T:
+        """What a look finds, once it finds something; not looked at again, since a second look may differ."""
+        found: list[T] = []
 
-    def rests(self) -> bool:
-        """Whether the round in hand when the run was paused or stopped is over, and its outcome at two sites."""
-        status = self.status()
-        doing = {site.report.doing for site in status.sites if site.report is not None}
-        record = status.record
-        halted = "halted" in doing and doing <= {"halted", "following"}
-        return halted and record is not None and record.safe.round == record.round
+        def finds() -> bool:
+            found[:] = [thing for thing in [look()] if thing is not None]
+            return bool(found)
+
+        self.wait(what, finds, seconds)
+        return found[0]
+
+    def wait_for_round(self, round_: int, seconds: float = 120.0) -> Record:
+        """The record, once so many rounds are committed."""
+
+        def there() -> Record | None:
+            record = self.status().record
+            return record if record is not None and record.round >= round_ else None
+
+        return self.seen(f"round {round_}", there, seconds)
+
+    def rest(self) -> Record:
+        """The record of the run, once it has come to rest (`FederationStatus.rests`) and all its sites answer."""
+
+        def resting() -> Record | None:
+            status = self.status()
+            lives = {n for n, name in enumerate(self.names) if self.processes[name].poll() is None}
+            return status.record if status.rests and lives <= set(status.answering) else None
+
+        return self.seen("rest", resting)
 
     def wait_until_stopped(self, seconds: float = 180.0) -> Record:
-        """Until the run is at its end."""
-        self.wait("end of the run", lambda: self.record.status == "stopped", seconds)
-        return self.record
+        """The record, once the run is at its end; the round in hand may still be committed."""
+
+        def stopped() -> Record | None:
+            record = self.status().record
+            return record if record is not None and record.status == "stopped" else None
+
+        return self.seen("end of the run", stopped, seconds)
 
     def holder(self) -> str:
-        """Who holds the model at this moment."""
-        holder = self.record.holder
-        assert holder is not None
-        return self.names[holder]
+        """Who holds the model at this moment; in the next it may be another."""
+
+        def held() -> str | None:
+            record = self.status().record
+            return self.names[record.holder] if record is not None and record.holder is not None else None
+
+        return self.seen("holder", held)
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """A site's log."""
-        lines = (self.site_folder(name) / "log.jsonl").read_bytes().splitlines()
-        return [json.loads(line) for line in lines if line.startswith(b"{")]
+        whole, _, _ = (self.site_folder(name) / "log.jsonl").read_bytes().rpartition(b"\n")
+        return [json.loads(line) for line in whole.splitlines() if line.startswith(b"{")]
 
     def logs(self) -> str:
         """The ends of all logs, for a message."""

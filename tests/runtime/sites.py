@@ -8,7 +8,6 @@ import datetime
 import hashlib
 import json
 import os
-import socket
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import wraps
@@ -24,6 +23,7 @@ from cryptography.x509.oid import NameOID
 from tramfl.circulation.phases import Assignment, Copy, Offer
 from tramfl.notation import Candidate, Decision, Digest, Loads, NodeId
 from tramfl.runtime.log_events import wrong_with
+from tramfl.runtime.operator.ports import free_ports
 from tramfl.runtime.settings import Federation, FederationFile, SiteEntry
 from tramfl.runtime.transport import Credentials, Peers, Server, links
 from tramfl.runtime.weights.manifest import Manifest
@@ -45,6 +45,8 @@ from tramfl.runtime.wire import (
 NAMES = ("ash", "birch", "cedar")
 DAY = datetime.timedelta(days=1)
 ASK = AskLoad("trial", 1)
+SECONDS = 60.0
+"""Within which an answer comes, however busy the machine."""
 
 
 def frame(offset: int, data: bytes) -> bytes:
@@ -95,15 +97,10 @@ def _certificate(
     )
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 def federation(names: tuple[str, ...] = NAMES, ports: dict[str, int] | None = None) -> Federation:
-    """A federation on loopback; each site has a port that was free a moment ago unless given."""
+    """A federation on loopback; each site has a free port unless given."""
     given = ports or {}
-    entries = tuple(SiteEntry(name=n, address=f"127.0.0.1:{given.get(n) or free_port()}") for n in names)
+    entries = tuple(SiteEntry(name=n, address=f"127.0.0.1:{given.get(n) or free_ports(1)[0]}") for n in names)
     return Federation(FederationFile(name="test", site=entries), Path("federation.toml").absolute())
 
 
@@ -197,7 +194,7 @@ class Trial:
     def __init__(self, folder: Path, secure: bool = True, data: bytes = b"", receiver_port: int = 0) -> None:
         self.folder = folder
         self.authority = Authority() if secure else None
-        port = receiver_port or free_port()
+        port = receiver_port or free_ports(1)[0]
         self.federation = federation(ports={"birch": port})
         self.port = port
         self.model = folder / "model.safetensors"
@@ -278,7 +275,7 @@ class Proxy:
 
     def __init__(self, to: int) -> None:
         self._to = to
-        self.port = free_port()
+        self.port = free_ports(1)[0]
         self.cut_after: list[int] = []
         self.passed = 0
         self.connections = 0

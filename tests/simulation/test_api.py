@@ -250,7 +250,7 @@ def test_importing_tramfl_costs_no_torch() -> None:
     import sys
 
     code = "import sys, tramfl; tramfl.__version__; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=300).returncode == 0
 
 
 def test_a_learner_forgets_what_no_node_keeps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,6 +90,8 @@ class SiteReport(Struct, frozen=True, forbid_unknown_fields=True):
     site: str
     doing: str
     """joining, following, gathering, deciding, waiting, sending, training, storing, swapping, halted, idle."""
+    beside: tuple[str, ...] = ()
+    """Work beside the rounds: testing weights, finishing a run (telling the register that it has ended)."""
     run: str | None = None
     epoch: int | None = None
     round: int | None = None

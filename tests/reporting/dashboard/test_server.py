@@ -31,7 +31,7 @@ class Reply(NamedTuple):
 
 
 def ask(dashboard: Dashboard, path: str = "/", method: str = "GET", **headers: str) -> Reply:
-    connection = http.client.HTTPConnection("127.0.0.1", dashboard.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", dashboard.port, timeout=300)
     connection.request(method, path, headers=headers)
     reply = connection.getresponse()
     found = Reply(reply.status, {key.lower(): value for key, value in reply.getheaders()}, reply.read())

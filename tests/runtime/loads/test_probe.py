@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import psutil  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -603,7 +604,10 @@ def test_on_the_real_machine_a_child_is_told_from_other_work(burning: subprocess
     for reading in (ours, theirs):
         reading._cpu.at -= 1
         reading.busy_share()
-    time.sleep(1.0)
+    used = psutil.Process(burning.pid).cpu_times
+    before = used().user
+    while used().user < before + 0.5:
+        time.sleep(0.05)
     shares = [reading.busy_share() for reading in (ours, theirs)]
     assert 0 <= shares[0] < shares[1] <= 1
 

@@ -1,21 +1,23 @@
-"""What an operator does where a run moves on, or a transfer breaks, while it fetches the model."""
+"""What an operator sees of a run, and what it does where the run moves on, or a transfer breaks, meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.runtime.sites import federation
 from tramfl.circulation.custody import Record, Versioned, first_record
 from tramfl.notation import BadInput, Digest, NodeId
-from tramfl.runtime.operator.operating import Operator
+from tramfl.runtime.operator.operating import FederationStatus, Operator, SiteStatus
 from tramfl.runtime.registers.contract import Standing
 from tramfl.runtime.transport import Refusal, Unreachable
-from tramfl.runtime.wire import Answer, Order
+from tramfl.runtime.wire import Answer, Order, SiteReport
 
 OLD, NEW = "0" * 64, "1" * 64
 
@@ -83,3 +85,81 @@ def test_what_has_come_of_a_broken_transfer_is_kept_for_the_next(tmp_path: Path)
         fetch(sites, tmp_path / "model")
     assert (tmp_path / f"model.{OLD[:12]}.part").read_bytes() == b"half of it"
     assert (tmp_path / "model").read_bytes() == b"of an earlier pull"
+
+
+# When a run rests.
+
+STOPPED = replace(record_of(OLD), status="stopped")
+
+
+def status(record: Record, *doing: str, revision: int = 5, **changes: Any) -> FederationStatus:
+    """A federation in which all sites have seen the same record."""
+    sites = tuple(
+        SiteStatus(
+            site=name,
+            address="",
+            alive=True,
+            answers=True,
+            report=SiteReport(site=name, doing=what),
+            revision=revision,
+        )
+        for name, what in zip("abc", doing, strict=False)
+    )
+    return replace(FederationStatus(federation="f", record=record, revision=revision, sites=sites), **changes)
+
+
+def with_site(status: FederationStatus, number: int, **changes: Any) -> FederationStatus:
+    sites = list(status.sites)
+    sites[number] = replace(sites[number], **changes)
+    return replace(status, sites=tuple(sites))
+
+
+AT_REST = status(STOPPED, "halted", "following", "following")
+
+
+def test_a_run_that_is_paused_or_stopped_with_its_weights_at_two_sites_rests() -> None:
+    assert AT_REST.rests
+    assert status(replace(STOPPED, status="paused"), "halted", "following", "following").rests
+    assert not replace(AT_REST, record=replace(STOPPED, status="running")).rests
+    assert not replace(AT_REST, record=None).rests
+    assert not replace(AT_REST, record=replace(STOPPED, holder=None)).rests
+
+
+@pytest.mark.parametrize(
+    "phase", ["joining", "gathering", "deciding", "waiting", "sending", "training", "storing", "swapping"]
+)
+def test_a_site_with_something_in_hand_keeps_a_run_from_rest(phase: str) -> None:
+    assert not status(STOPPED, phase, "following", "following").rests
+    assert not status(STOPPED, "halted", phase, "following").rests
+
+
+def test_a_report_that_is_older_than_the_newest_record_is_no_sign_of_rest() -> None:
+    assert not with_site(AT_REST, 0, revision=4).rests
+    assert with_site(AT_REST, 1, revision=4).rests, "only the holder moves a run on"
+
+
+def test_a_holder_that_does_not_answer_may_still_move_the_run_on() -> None:
+    assert not with_site(AT_REST, 0, report=None, answers=False, revision=None).rests
+
+
+def test_weights_that_are_tested_and_an_end_that_is_still_to_be_told_keep_a_run_from_rest() -> None:
+    for number, work in ((0, "testing"), (2, "testing"), (1, "finishing")):
+        report = AT_REST.sites[number].report
+        assert report is not None
+        assert not with_site(AT_REST, number, report=replace(report, beside=(work,))).rests
+
+
+def test_weights_at_one_site_alone_are_waited_for_while_another_site_could_take_them() -> None:
+    alone = replace(STOPPED, weights=replace(STOPPED.weights, digest=NEW, copies=(0,)))
+    found = replace(AT_REST, record=alone)
+    assert not found.rests
+    gone: dict[str, Any] = {"report": None, "answers": False, "revision": None}
+    found = with_site(with_site(found, 1, **gone), 2, **gone)
+    assert not found.rests, "their leases have not run out"
+    assert with_site(with_site(found, 1, alive=False), 2, alive=False).rests
+
+
+def test_a_stop_after_a_round_in_which_nobody_trained_is_rest() -> None:
+    skipped = replace(STOPPED, ledger=STOPPED.ledger.after((0, 0), 1.0))
+    assert skipped.round > skipped.safe.round
+    assert replace(AT_REST, record=skipped).rests

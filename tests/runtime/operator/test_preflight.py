@@ -12,7 +12,8 @@ import pytest
 
 from tests.chaos.root import SmallDisk, mounted, small_disks
 from tests.conftest import Cli
-from tests.runtime.federations import LocalFederation, free_ports
+from tests.runtime.federations import LocalFederation
+from tramfl.runtime.operator.ports import free_ports
 from tramfl.runtime.operator.preflight import PEER_SECONDS
 from tramfl.runtime.transport.certificates import Authority
 from tramfl.runtime.weights.store import SPARE_BYTES

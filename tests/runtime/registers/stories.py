@@ -19,8 +19,8 @@ P = ParamSpec("P")
 LONG = 120.0
 """A lease that does not run out in a test."""
 SHORT = 1.0
-PATIENCE = 60.0
-"""How long a condition may take to come true."""
+PATIENCE = 180.0
+"""Seconds until a test says that something will not happen; only a machine that hangs takes so long."""
 
 
 def story(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:

@@ -390,7 +390,7 @@ class TestContract:
 
             async def heard(since: Standing, deed: Callable[[], Awaitable[Any]]) -> Standing:
                 waiting = [asyncio.create_task(watcher.changed(since, 2 * PATIENCE)) for _ in range(2)]
-                await asyncio.sleep(0.2)
+                assert await watcher.look() == since  # and meanwhile both have begun to wait
                 assert not any(task.done() for task in waiting)
                 await deed()
                 first, second = await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE)
@@ -452,7 +452,7 @@ class TestContract:
         async with home.closing():
             register = await home.joined(0)
             waiting = asyncio.create_task(register.changed(await register.look(), 2 * PATIENCE))
-            await asyncio.sleep(0.2)
+            await register.look()  # and meanwhile it has begun to wait
             await register.close()
             with pytest.raises(Silent):
                 await asyncio.wait_for(waiting, PATIENCE)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from tests.runtime.etcd import EtcdCluster, write_certificates
@@ -55,10 +58,12 @@ class Doubtful:
 
 
 @contextlib.asynccontextmanager
-async def at(cluster: EtcdCluster, federation: str, node: int = 0, **changes: Any) -> AsyncIterator[EtcdRegister]:
-    """A register that has joined, if it is to have joined."""
+async def at(
+    cluster: EtcdCluster, federation: str, node: int = 0, *, lease_seconds: float = LONG, **changes: Any
+) -> AsyncIterator[EtcdRegister]:
+    """A register of this cluster, closed at the end."""
     settings = cluster.settings(**{"timeout_seconds": 10, **changes})
-    register = EtcdRegister(settings, federation, node, LONG)
+    register = EtcdRegister(settings, federation, node, lease_seconds)
     try:
         yield register
     finally:
@@ -67,6 +72,13 @@ async def at(cluster: EtcdCluster, federation: str, node: int = 0, **changes: An
 
 async def _is(value: bool) -> bool:
     return value
+
+
+def connected(endpoint: str) -> bool:
+    """Whether this process has a connection to a member; the kernel makes it for one that is frozen, too."""
+    port = int(endpoint.rpartition(":")[2])
+    found = psutil.Process().net_connections("tcp")
+    return any(c.status == psutil.CONN_ESTABLISHED and c.raddr.port == port for c in found)
 
 
 async def swapped(register: EtcdRegister, revision: int, record: Record) -> Any:
@@ -139,7 +151,7 @@ class TestEtcdFailures:
                 held = await swapped(register, held.revision, next_round(held.record))
                 async with at(cluster, "behind", 1, endpoints=(cluster.endpoints[behind],)) as late:
                     looking = asyncio.create_task(answered(late.look))
-                    await asyncio.sleep(0.1)
+                    await until(lambda behind=behind: _is(connected(cluster.endpoints[behind])))  # type: ignore[misc]
                     cluster.cont(behind)
                     assert (await looking).versioned == held
                 cluster.wait_until_healthy(behind)
@@ -152,11 +164,15 @@ class TestEtcdFailures:
             await register.join()
             held = await register.swap(ABSENT, begun())
             for _ in range(2):
-                killing = asyncio.create_task(asyncio.to_thread(self._kill_all_soon, cluster))
+                at_work = threading.Event()
+                killing = asyncio.create_task(asyncio.to_thread(self._kill_all_at_work, cluster, at_work))
                 with contextlib.suppress(Silent):
-                    while True:
+                    for made in itertools.count():
                         assert held is not None
                         held = await register.swap(held.revision, next_round(held.record), b"row")
+                        if made == 3:
+                            at_work.set()
+                at_work.set()
                 await killing
                 cluster.start(*cluster.numbers)
                 found = (await answered(register.look)).versioned
@@ -191,8 +207,8 @@ class TestEtcdFailures:
                 await answered(register.join)
 
     @staticmethod
-    def _kill_all_soon(cluster: EtcdCluster) -> None:
-        time.sleep(0.3)
+    def _kill_all_at_work(cluster: EtcdCluster, at_work: threading.Event) -> None:
+        assert at_work.wait(PATIENCE)
         cluster.kill(*cluster.numbers)
 
     @staticmethod
@@ -278,7 +294,8 @@ class TestEtcdDoors:
 
     @story
     async def test_a_watch_is_taken_up_again_after_its_member_died(self, cluster: EtcdCluster) -> None:
-        async with at(cluster, "again") as actor, at(cluster, "again", 1) as register:
+        # No test waits as long as this lease: it is the watch that wakes, not the look that is made now and then.
+        async with at(cluster, "again") as actor, at(cluster, "again", 1, lease_seconds=20 * PATIENCE) as register:
             await actor.join()
             since = await register.look()
             await register.changed(since, 1.0)
@@ -288,10 +305,9 @@ class TestEtcdDoors:
             cluster.kill(watched)
             await until(lambda: _is(register._wakes > wakes))
             waiting = asyncio.create_task(register.changed(since, 2 * PATIENCE))
-            await asyncio.sleep(0.2)
+            assert await register.look() == since  # and meanwhile it has begun to wait
             made = await swapped(actor, ABSENT, begun())
-            # The lease is long: it is the watch that wakes, not the look that is made now and then.
-            told = await asyncio.wait_for(waiting, LONG / 4)
+            told = await asyncio.wait_for(waiting, PATIENCE)
             assert told.versioned == made
 
     @story

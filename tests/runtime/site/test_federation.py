@@ -13,11 +13,12 @@ import pytest
 from msgspec.structs import replace
 
 from tests.conftest import Cli
-from tests.runtime.federations import LocalFederation, free_ports, unreadable
+from tests.runtime.federations import LocalFederation, unreadable
 from tramfl.config import Budget
 from tramfl.learning.model.weights import digest, from_bytes
 from tramfl.notation import BadInput
 from tramfl.record import RunFolder, read_rows
+from tramfl.runtime.operator.ports import free_ports
 from tramfl.runtime.operator.watching import FederationSource
 from tramfl.simulation.scenarios import scenario_named
 
@@ -108,9 +109,8 @@ def test_a_site_can_ask_with_its_own_certificate(federation: LocalFederation, cl
 
 def test_a_paused_run_rests_and_goes_on_when_resumed(federation: LocalFederation, cli: Cli) -> None:
     assert "is paused" in cli("pause", federation.federation).out
-    federation.wait("rest, with nothing that lies at one site alone", federation.rests)
-    before = federation.record
-    assert (before.status, before.safe.round) == ("paused", before.round)
+    before = federation.rest()
+    assert (before.status, before.safe.digest) == ("paused", before.weights.digest)
     assert cli("resume", federation.federation, "--format", "json").data["done"] is True
     federation.wait_for_round(before.round + 3)
 
@@ -279,7 +279,7 @@ def test_sites_that_would_not_train_the_same_do_not_begin(tmp_path: Path) -> Non
 def test_an_ended_run_can_be_followed_by_another(federation: LocalFederation) -> None:
     # The last test of the shared federation: it ends its run.
     assert "is stopped" in federation.order("stop")
-    federation.wait("rest", federation.rests)
+    federation.rest()
     with pytest.raises(BadInput, match="stopped for good"):
         federation.order("resume")
     with pytest.raises(BadInput, match="fetch its model with tramfl pull"):

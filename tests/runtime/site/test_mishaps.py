@@ -99,7 +99,7 @@ def test_a_policy_that_fails_costs_a_round_and_no_site(federation: LocalFederati
 
 def test_a_training_process_that_is_killed_while_it_rests_comes_back_by_itself(federation: LocalFederation) -> None:
     federation.order("pause")
-    federation.wait("rest", federation.rests)
+    before = federation.rest().round
     (child,) = psutil.Process(federation.processes["b"].pid).children()
     child.send_signal(signal.SIGKILL)
     federation.wait("notice", lambda: any(e["event"] == "workshop-lost" for e in federation.events("b")))
@@ -109,7 +109,6 @@ def test_a_training_process_that_is_killed_while_it_rests_comes_back_by_itself(f
         return report is not None and report.flops is not None
 
     federation.wait("another process", ready)
-    before = federation.record.round
     federation.order("resume")
     federation.wait(
         "round that b trains", lambda: any(row.node == 1 and row.round > before for row in federation.rows())
@@ -122,27 +121,20 @@ def test_a_run_ends_with_its_newest_weights_though_one_site_was_left(tmp_path: P
         federation.begin()
         federation.wait_for_round(2)
         federation.order("pause")
-        federation.wait("rest", federation.rests)
-        left = federation.holder()
+        holder = federation.rest().holder
+        assert holder is not None
+        left = federation.names[holder]
         others = [name for name in federation.names if name != left]
         for name in others:
             federation.kill(name)
         federation.order("resume")
         federation.wait_until_stopped()
-
-        def halted() -> bool:  # the round in hand when the run was stopped is committed all the same
-            report = federation.status().sites[federation.names.index(left)].report
-            return report is not None and report.doing == "halted"
-
-        federation.wait("rest of the site that is left", halted)
-        status = federation.status()
-        record, model = status.record, status.model
-        assert record is not None
+        record, model = federation.rest(), federation.status().model
         assert model is not None
         assert (model.round, model.digest) == (record.round, record.weights.digest), "all that there is to fetch"
         federation.start(others[0])
-        federation.wait("copy at the site that is back", lambda: (r := federation.record).safe.round == r.round)
-        assert federation.record.safe.digest == record.weights.digest
+        federation.ready(others[0])
+        assert federation.rest().safe.digest == record.weights.digest
 
 
 def test_what_a_site_may_say_it_holds_is_what_the_scheduler_can_count() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -15,7 +16,7 @@ import pytest
 from benchmarks.transfer import certify, credentials, process, receive
 from benchmarks.transfer import federation as pair
 from benchmarks.transfer import write_model as write_noise
-from tests.runtime.sites import ASK, Proxy, Trial, frames, ignore, played, said
+from tests.runtime.sites import ASK, SECONDS, Proxy, Trial, frames, ignore, played, said
 from tramfl.circulation.phases import Offer
 from tramfl.runtime.transport import Peers, Unreachable, calling, links, serving
 from tramfl.runtime.transport.links import encode
@@ -46,13 +47,15 @@ async def test_a_broken_connection_is_taken_up_where_it_broke(tmp_path: Path) ->
 async def test_a_connection_that_breaks_before_the_answer_is_heard_is_no_second_arrival(tmp_path: Path) -> None:
     async with Trial(tmp_path) as trial, Proxy(trial.port) as proxy:
         trial.host.hold = asyncio.Event()
-        sending = asyncio.create_task(trial.peers(port=proxy.port).send(1, trial.consignment(), trial.model, ignore))
+        told: list[int] = []
+        send = trial.peers(port=proxy.port).send
+        sending = asyncio.create_task(send(1, trial.consignment(), trial.model, told.append))
         while not trial.host.arrivals:
             await asyncio.sleep(0.01)
         proxy.cut()
-        while proxy.connections < 2:
+        # Asked again, the receiver says at once that it has every byte.
+        while told.count(trial.model.stat().st_size) < 2:
             await asyncio.sleep(0.01)
-        await asyncio.sleep(0.2)
         trial.host.hold.set()
         await sending
         assert len(trial.host.arrivals) == 1
@@ -90,7 +93,7 @@ async def test_a_site_that_is_not_there_is_unreachable_after_a_few_tries(tmp_pat
         with pytest.raises(Unreachable, match="birch does not answer"):
             await trial.peers().send(1, trial.consignment(), trial.model, ignore)
     with pytest.raises(Unreachable, match="birch does not answer"):
-        await trial.peers().load(1, ASK, 5)
+        await trial.peers().load(1, ASK, SECONDS)
 
 
 @played
@@ -161,6 +164,14 @@ async def test_a_sender_that_stalls_is_given_up(tmp_path: Path) -> None:
             assert trial.unchanged()
 
 
+async def reached(peers: Peers) -> None:
+    """Until there is a connection; a process that gets no time for a second is taken for a stopped one."""
+    while True:
+        with contextlib.suppress(Unreachable):
+            await peers.order(1, Order("status"), SECONDS)
+            return
+
+
 @played
 async def test_a_stopped_process_is_noticed(tmp_path: Path) -> None:
     patch = pytest.MonkeyPatch()
@@ -170,7 +181,7 @@ async def test_a_stopped_process_is_noticed(tmp_path: Path) -> None:
         hurry.setattr(links, "KEEPALIVE_SECONDS", 1)
         hurry.setattr(links, "KEEPALIVE_GRACE_SECONDS", 1)
         peers = Peers(pair(site.recv()), "from", credentials(tmp_path, "from"))
-        await peers.order(1, Order("status"), 5)
+        await reached(peers)
         (child,) = multiprocessing.active_children()
         os.kill(child.pid or 0, signal.SIGSTOP)
         try:

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from benchmarks.transfer import certify, large
 from tests.runtime.sites import (
     ASK,
+    SECONDS,
     Proxy,
     Trial,
     assignment,
@@ -195,7 +196,7 @@ async def test_a_message_beyond_grpcs_own_limit_changes_nothing(tmp_path: Path) 
             await said(peers, [encode(trial.consignment()), bytes(5 << 20)])
         assert trial.unchanged()
         assert trial.host.asked == []
-        assert (await peers.load(1, ASK, 5)).held == (5, 5)
+        assert (await peers.load(1, ASK, SECONDS)).held == (5, 5)
 
 
 def reordered(content: bytes) -> list[bytes]:

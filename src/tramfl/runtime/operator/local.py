@@ -6,13 +6,13 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from tramfl.config import Scenario
 from tramfl.runtime.operator import founding
+from tramfl.runtime.operator.ports import free_ports
 from tramfl.runtime.settings import RegisterSettings, SiteEntry
 
 END_SECONDS = 10.0
@@ -30,7 +30,7 @@ class LocalSites:
         self._command = command
         entries = tuple(
             SiteEntry(name=name, address=f"127.0.0.1:{port}")
-            for name, port in zip(self.names, _free_ports(sites), strict=True)
+            for name, port in zip(self.names, free_ports(sites), strict=True)
         )
         run = founding.run_for(scenario, sites)
         founding.found(founding.Plan(name="up", site=entries, register=RegisterSettings(), run=run), place)
@@ -76,14 +76,3 @@ class LocalSites:
         """The last line of a site's log."""
         lines = (self._files[name].parent / "log.jsonl").read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else "its log is empty"
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

@@ -26,6 +26,8 @@ ANSWER_SECONDS = 3.0
 START_SECONDS = 60.0
 ROWS_AT_ONCE = 200
 FETCH_TRIES = 50
+NOTHING_SEEN = Standing(None, frozenset())
+"""What a site that has not answered, or not read the register yet, shows of the record."""
 
 
 class SiteStatus(Struct, frozen=True, kw_only=True):
@@ -38,6 +40,8 @@ class SiteStatus(Struct, frozen=True, kw_only=True):
     answers: bool
     why_not: str | None = None
     report: SiteReport | None = None
+    revision: int | None = None
+    """Of the record that the site's report belongs to."""
 
 
 class FederationStatus(Struct, frozen=True, kw_only=True):
@@ -56,6 +60,29 @@ class FederationStatus(Struct, frozen=True, kw_only=True):
     def name_of(self, node: NodeId) -> str:
         """A site's name; its number where the operator's file lists fewer sites than the run has."""
         return self.sites[node].site if node < len(self.sites) else f"site number {node}"
+
+    @property
+    def rests(self) -> bool:
+        """Whether the run has come to rest: no site changes the record any more unless it is told to.
+
+        The run is paused or stopped, its last round is committed and tested, and the weights are at two sites; at
+        one, where no other site is left to take them. Only the holder moves a run on, so it is the holder's own
+        report that counts, and it must belong to the newest record.
+        """
+        record = self.record
+        if record is None or record.status == "running" or record.holder is None or record.holder >= len(self.sites):
+            return False
+        holder, others = self.sites[record.holder], [s for n, s in enumerate(self.sites) if n != record.holder]
+        if holder.report is None or holder.report.doing != "halted" or holder.revision != self.revision:
+            return False
+        reports = [site.report for site in self.sites if site.report is not None]
+        if any(report.beside for report in reports):
+            return False
+        if any(site.report is not None and site.report.doing not in ("following", "idle") for site in others):
+            return False
+        # Digests, not rounds: a round in which nobody trained has the weights of the round before.
+        copied = record.weights.digest == record.safe.digest
+        return copied or not any(site.alive or site.answers for site in others)
 
     @property
     def model(self) -> Safe | None:
@@ -94,8 +121,8 @@ class Operator:
     async def status(self) -> FederationStatus:
         """Ask every site at once."""
         answers = await asyncio.gather(*(self._ask(n) for n in range(len(self.federation.names))))
-        standings = [_standing(a) for a in answers if isinstance(a, Answer) and a.record]
-        newest = max(standings, key=_revision, default=None)
+        standings = [_standing(answer) if isinstance(answer, Answer) else NOTHING_SEEN for answer in answers]
+        newest = max((s for s in standings if s is not NOTHING_SEEN), key=_revision, default=None)
         alive = newest.alive if newest is not None else frozenset()
         versioned = newest.versioned if newest is not None else None
         return FederationStatus(
@@ -110,8 +137,11 @@ class Operator:
                     answers=isinstance(answer, Answer),
                     why_not=None if isinstance(answer, Answer) else answer,
                     report=answer.report if isinstance(answer, Answer) else None,
+                    revision=seen.versioned.revision if seen.versioned is not None else None,
                 )
-                for number, (entry, answer) in enumerate(zip(self.federation.file.site, answers, strict=True))
+                for number, (entry, answer, seen) in enumerate(
+                    zip(self.federation.file.site, answers, standings, strict=True)
+                )
             ),
         )
 
@@ -271,9 +301,9 @@ def check_loopback(federation: Federation) -> None:
 
 def _standing(answer: Answer) -> Standing:
     try:
-        return msgspec.msgpack.decode(answer.record, type=Standing)
+        return msgspec.msgpack.decode(answer.record, type=Standing) if answer.record else NOTHING_SEEN
     except msgspec.MsgspecError:
-        return Standing(None, frozenset())
+        return NOTHING_SEEN
 
 
 def _revision(standing: Standing) -> int:

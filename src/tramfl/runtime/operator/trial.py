@@ -17,8 +17,8 @@ from tramfl.runtime.wire import Order
 LOOK_SECONDS = 0.25
 READY_SECONDS = 180.0
 """How long the sites may take to load and answer."""
-REST_SECONDS = 10.0
-"""How long a stopped run is given to come to rest."""
+REST_SECONDS = 60.0
+"""How long a stopped run is given to come to rest; after that, what there is is collected."""
 HOME_SECONDS = 60.0
 """How long a register that does not give the record of an ended run is asked again."""
 ROWS_SHOWN = 20
@@ -89,15 +89,9 @@ async def _follow(hand: Operator, show: Audience, interrupted: asyncio.Event) ->
 async def _settled(hand: Operator, status: FederationStatus) -> None:
     """A stopped run still commits its round in hand, copies it to a second site, and tests it."""
     until = time.monotonic() + REST_SECONDS
-    while time.monotonic() < until:
-        before = status.revision
+    while not status.rests and time.monotonic() < until:
         await asyncio.sleep(LOOK_SECONDS)
         status = await hand.status()
-        doing = {site.report.doing for site in status.sites if site.report is not None}
-        record = status.record
-        rests = status.revision == before and not doing & {"training", "storing", "swapping"}
-        if rests and record is not None and (record.safe.round == record.round or len(status.answering) == 1):
-            break
 
 
 async def _collected(hand: Operator, folder: RunFolder) -> Summary:

@@ -104,7 +104,15 @@ class Parts:
         self._following = Following(member, self._participation)
         self._status = RunStatus(register, self._following.look)
         self.reporter = Reporter(
-            member, model, self._meters, workshop, incarnation, self._participation, self._following
+            member,
+            model,
+            self._meters,
+            workshop,
+            incarnation,
+            self._participation,
+            self._following,
+            self._scorer,
+            self._finished,
         )
         orders = Orders(
             self._following.look, self.reporter, self._prepare, RunStart(member, self._prepare), self._status, log

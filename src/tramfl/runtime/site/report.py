@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 
 from tramfl.circulation.custody import Record
-from tramfl.circulation.phases import Sending, State
+from tramfl.circulation.phases import Sending
 from tramfl.runtime.loads.meters import Meters
 from tramfl.runtime.registers.contract import Standing
 from tramfl.runtime.site.agreement import digest_of_settings
+from tramfl.runtime.site.driver import Driver
 from tramfl.runtime.site.following import Following
 from tramfl.runtime.site.life import Incarnation
 from tramfl.runtime.site.member import Member
 from tramfl.runtime.site.model import LocalModel
 from tramfl.runtime.site.participation import Participation
+from tramfl.runtime.site.status import FinishedRuns
+from tramfl.runtime.training.scoring import Scorer
 from tramfl.runtime.training.workshop import Workshop
 from tramfl.runtime.wire import Prepared, SiteReport
 from tramfl.version import __version__
@@ -31,21 +34,36 @@ class Reporter:
         incarnation: Incarnation,
         participation: Participation,
         following: Following,
+        scorer: Scorer,
+        finished: FinishedRuns,
     ) -> None:
         self._member, self._model, self._meters = member, model, meters
         self._workshop, self._incarnation = workshop, incarnation
         self._participation, self._following = participation, following
+        self._scorer, self._finished = scorer, finished
         self._settings = digest_of_settings(member.federation)
 
     @property
     def standing(self) -> Standing | None:
-        """The record and who is alive, as last seen."""
-        return self._following.standing
+        """The record and who is alive, as last seen.
+
+        The record is the newer of what the register's news say and what the round machine has seen: its own swap
+        moves the machine on before the news of it arrive, and a report must not show the one beside the other.
+        """
+        standing, driver = self._following.standing, self._participation.driver
+        seen = driver.state.seen if driver is not None else None
+        if standing is None or seen is None:
+            return standing
+        news = standing.versioned
+        if news is not None and (news.record.run != seen.record.run or news.revision >= seen.revision):
+            return standing
+        return Standing(seen, standing.alive)
 
     @property
     def record(self) -> Record | None:
         """The record as last seen."""
-        return self._following.record
+        standing = self.standing
+        return standing.versioned.record if standing is not None and standing.versioned is not None else None
 
     def prepared(self) -> Prepared:
         """What this site brings to a run, for the other sites to compare."""
@@ -58,7 +76,8 @@ class Reporter:
         phase = driver.state.phase if driver is not None else None
         return SiteReport(
             site=mine,
-            doing=_doing(driver.state) if driver is not None else "idle",
+            doing=_doing(record, driver),
+            beside=self._beside(),
             run=record.run if record is not None else None,
             epoch=record.epoch if record is not None else None,
             round=record.round if record is not None else None,
@@ -76,7 +95,15 @@ class Reporter:
             version=__version__,
         )
 
+    def _beside(self) -> tuple[str, ...]:
+        return (*(("testing",) if self._scorer.busy else ()), *(("finishing",) if self._finished.busy else ()))
 
-def _doing(state: State) -> str:
-    """The name of the phase: Following is following, StandingBy standing-by."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "-", type(state.phase).__name__).lower()
+
+def _doing(record: Record | None, driver: Driver | None) -> str:
+    """The name of the phase in the run of `record`: Following is following, StandingBy standing-by."""
+    if driver is None:
+        return "idle"
+    if record is not None and record.run != driver.run:
+        # The driver is that of the run before; a run that has ended and does not fit this site is not joined.
+        return "idle" if record.status == "stopped" else "joining"
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", type(driver.state.phase).__name__).lower()

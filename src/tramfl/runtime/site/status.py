@@ -48,10 +48,17 @@ class FinishedRuns:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._runs: asyncio.Queue[str] = asyncio.Queue()
+        self._unstopped = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether the register is still to be told of a run's end."""
+        return self._unstopped > 0
 
     def soon(self, run: str, reason: str) -> None:
         """A run is at its end: stop it as soon as the register answers."""
         self._log("finished", reason=reason)
+        self._unstopped += 1
         self._runs.put_nowait(run)
 
     def target_reached(self, run: str) -> None:
@@ -67,3 +74,4 @@ class FinishedRuns:
                     await status.set("stopped", run)
                     break
                 await asyncio.sleep(0.5)
+            self._unstopped -= 1

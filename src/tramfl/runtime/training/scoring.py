@@ -91,7 +91,13 @@ class Scorer:
         self._scenario, self._log, self._reached = scenario, log, reached
         self._tested = TestedRounds(register)
         self._next: tuple[Record, Path] | None = None
+        self._testing = False
         self._wanted = asyncio.Event()
+
+    @property
+    def busy(self) -> bool:
+        """Whether weights are tested, or wait for their test."""
+        return self._testing or self._next is not None
 
     def committed(self, record: Record, path: Path, *, trained: bool) -> None:
         """A round of this site's is committed: test its weights, at `path`, if a test is due.
@@ -117,11 +123,12 @@ class Scorer:
             await self._wanted.wait()
             self._wanted.clear()
             if self._next is not None:
-                (record, path), self._next = self._next, None
+                (record, path), self._next, self._testing = self._next, None, True
                 try:
                     await self._test(record, path)
                 finally:
                     path.unlink(missing_ok=True)
+                    self._testing = False
 
     async def _test(self, record: Record, path: Path) -> None:
         try:
