@@ -40,8 +40,8 @@ from tramfl.runtime.settings import Federation, FederationFile, SiteEntry
 from tramfl.runtime.transport import Credentials, Peers, Server
 from tramfl.runtime.transport.certificates import Authority
 from tramfl.runtime.weights.manifest import Manifest
-from tramfl.runtime.weights.store import Store, file_digest
-from tramfl.runtime.wire import Accepted, Answer, AskLoad, AskRows, Consignment, Load, Order, Refused, Rows
+from tramfl.runtime.weights.store import WeightStore, file_digest
+from tramfl.runtime.wire import Accepted, AskLoad, AskRows, Consignment, Load, Order, OrderResult, Refused, Rows
 
 HOP_BYTES = 45_000_000
 LARGE_BYTES = 1_000_000_000
@@ -54,7 +54,7 @@ class StoringHost:
     """A receiver that puts what arrives into its store, and nothing else."""
 
     def __init__(self, folder: Path, model: Path) -> None:
-        self.store: Store | None = Store(folder)
+        self.store: WeightStore | None = WeightStore(folder)
         self.manifest: Manifest | None = Manifest.of(model)
 
     async def load(self, peer: NodeId, ask: AskLoad) -> Load:
@@ -74,11 +74,11 @@ class StoringHost:
         await asyncio.to_thread(self.store.put, staged, Copy(offer.digest, offer.round, offer.epoch))
         return Accepted()
 
-    async def order(self, who: str, order: Order) -> Answer:
+    async def order(self, who: str, order: Order) -> OrderResult:
         """What a benchmark orders is that the store be emptied for the next repeat."""
         assert self.store is not None
         await asyncio.to_thread(self.store.discard, [copy.digest for copy in self.store.copies()])
-        return Answer(True, "Emptied.")
+        return OrderResult(True, "Emptied.")
 
     async def rows(self, who: str, ask: AskRows) -> Rows:
         """Not asked."""

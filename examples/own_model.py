@@ -13,7 +13,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import tramfl
-from tramfl.config import Budget, Partition, Scenario, Training
+from tramfl.config import Budget, Partition, Scenario, TrainingSettings
 from tramfl.learning.data.datasets import Dataset
 from tramfl.simulation.loads import RoundLoads
 
@@ -57,7 +57,7 @@ def main() -> None:
         name="weather-stations",
         variance_limit=100.0,
         partition=Partition(layout="dirichlet", nodes=4, alpha=0.5),
-        training=Training(batch_size=16, learning_rate=0.02),
+        training=TrainingSettings(batch_size=16, learning_rate=0.02),
         budget=Budget(targets=(0.9,), rounds=80),
     )
     table = Table("policy", "rounds", "samples", "virtual seconds to 90 %", title="Four stations, one network")

@@ -19,7 +19,7 @@ from tramfl.config import (
     LoadModel,
     Partition,
     Scenario,
-    Training,
+    TrainingSettings,
     as_table,
     as_toml,
     override,
@@ -57,7 +57,9 @@ SCENARIOS = st.builds(
         trace=optional(TEXT),
     ),
     cost=st.builds(Cost, flops_per_sample=optional(POSITIVE), model_bits=optional(POSITIVE)),
-    training=st.builds(Training, weights=optional(TEXT), image_size=optional(WHOLE), carry_momentum=st.booleans()),
+    training=st.builds(
+        TrainingSettings, weights=optional(TEXT), image_size=optional(WHOLE), carry_momentum=st.booleans()
+    ),
     budget=st.builds(
         Budget,
         targets=st.lists(st.floats(0, 1), max_size=3).map(tuple),

@@ -74,7 +74,7 @@ class Cost(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """D_M: bits of a model on its way."""
 
 
-class Training(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class TrainingSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The network and its optimiser."""
 
     network: str = "auto"
@@ -137,7 +137,7 @@ class Scenario(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     partition: Partition = field(default_factory=Partition)
     loads: LoadModel = field(default_factory=LoadModel)
     cost: Cost = field(default_factory=Cost)
-    training: Training = field(default_factory=Training)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
     evaluation: Evaluation = field(default_factory=Evaluation)
     budget: Budget = field(default_factory=Budget)
 

@@ -12,7 +12,7 @@ from msgspec.structs import fields, replace
 
 from tests.conftest import Cli
 from tramfl.config import Cost, LoadModel, Partition, Scenario
-from tramfl.runtime.operator.founding import Plan, federation_toml, found, loopback_sites, run_for
+from tramfl.runtime.operator.founding import NewFederation, federation_toml, found, loopback_sites, run_for
 from tramfl.runtime.settings import (
     FederationFile,
     RegisterSettings,
@@ -120,7 +120,7 @@ def test_a_scenario_file_that_leaves_the_number_open_takes_that_of_the_sites(cli
 def test_a_written_run_is_the_scenario_but_for_the_virtual_clocks_figures(name: str, tmp_path: Path) -> None:
     scenario = scenario_named(name)
     names = [f"s{n}" for n in range(int(scenario.partition.layout.partition("-")[0]))]
-    plan = Plan(
+    plan = NewFederation(
         name="fed", site=loopback_sites(names), register=RegisterSettings(), run=run_for(scenario, len(names))
     )
     (tmp_path / "federation.toml").write_text(federation_toml(plan))
@@ -141,7 +141,7 @@ def test_any_names_and_numbers_survive_the_template(
     run = replace(
         run, training=replace(run.training, learning_rate=rate), budget=replace(run.budget, targets=targets)
     )
-    plan = Plan(name=name, site=loopback_sites(["a"]), register=RegisterSettings(path=f"/{name}"), run=run)
+    plan = NewFederation(name=name, site=loopback_sites(["a"]), register=RegisterSettings(path=f"/{name}"), run=run)
     path = tmp_path_factory.mktemp("any") / "federation.toml"
     path.write_text(federation_toml(plan), encoding="utf-8")
     assert read_federation(path).file == FederationFile(name=name, site=plan.site, register=plan.register, run=run)
@@ -238,7 +238,9 @@ def test_init_without_the_extra_says_what_to_install(cli: Cli, monkeypatch: pyte
 def test_a_federation_founded_by_a_program_is_the_same_as_one_by_the_command(cli: Cli, tmp_path: Path) -> None:
     cli("init", "one", "--sites", "a,b,c", "--name", "fed")
     run = run_for(scenario_named("digits-3"), 3)
-    found(Plan(name="fed", site=loopback_sites(NAMES), register=RegisterSettings(), run=run), tmp_path / "two")
+    found(
+        NewFederation(name="fed", site=loopback_sites(NAMES), register=RegisterSettings(), run=run), tmp_path / "two"
+    )
     one, two = ((tmp_path / place / "federation.toml").read_text() for place in ("one", "two"))
     assert one.replace("/one/", "/two/") == two
 

@@ -66,7 +66,7 @@ class LocalFederation:
         places = addresses or [f"127.0.0.1:{port}" for port in free_ports(sites)]
         entries = tuple(SiteEntry(name=n, address=a) for n, a in zip(self.names, places, strict=True))
         run = founding.run_for(scenario, sites)
-        plan = founding.Plan(name="test", site=entries, register=register or RegisterSettings(), run=run)
+        plan = founding.NewFederation(name="test", site=entries, register=register or RegisterSettings(), run=run)
         founding.found(plan, folder)
         self.federation = folder / founding.FEDERATION_FILE
         for name in self.names:

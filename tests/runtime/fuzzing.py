@@ -26,16 +26,16 @@ from tramfl.runtime.transport import Server, links
 from tramfl.runtime.transport.handshakes import reason_in
 from tramfl.runtime.transport.links import SITE_KEY, Refusal, encode
 from tramfl.runtime.weights.manifest import Manifest, WrongModel
-from tramfl.runtime.weights.store import WEIGHTS, Store, file_digest
+from tramfl.runtime.weights.store import WEIGHTS, WeightStore, file_digest
 from tramfl.runtime.wire import (
     Accepted,
-    Answer,
     AskLoad,
     AskModel,
     AskRows,
     Consignment,
     Load,
     Order,
+    OrderResult,
     Proceed,
     Refused,
     Reply,
@@ -220,7 +220,7 @@ class Bench:
         self.content = model.read_bytes()
         self.header = self.content[8:-DATA_BYTES]
         self.manifest = Manifest.of(model)
-        self.host = PlainHost(Store(folder / "store"), self.manifest)
+        self.host = PlainHost(WeightStore(folder / "store"), self.manifest)
         self.log = Log()
         self.server = Server(f"127.0.0.1:{free_ports(1)[0]}", None, federation(), self.host, self.log)
         self.consignment = encode(Consignment("trial", Offer(2, 3, self.digest, 1, assignment(0)), len(self.content)))
@@ -296,7 +296,7 @@ class Bench:
         right: Any = rng.choice(
             (
                 (Load(1.0, None, (1,)), Load),
-                (Answer(True, "Done."), Answer),
+                (OrderResult(True, "Done."), OrderResult),
                 (Rows((b"{}",)), Rows),
                 (Proceed(7), Reply),
                 (Accepted(), Reply),
@@ -326,14 +326,14 @@ class Bench:
             if rng.random() < 0.3:
                 name = name[: -rng.randint(1, 9)] + rng.choice(("", ".part", ".damaged", "\n", "x"))
             _strew(rng, folder / name, content if rng.random() < 0.7 else content + b"x")
-        store = Store(folder)
+        store = WeightStore(folder)
         for copy in store.copies():
             path = store.path(copy.digest)
             assert path is not None
             assert file_digest(path) == copy.digest
             assert WEIGHTS.fullmatch(path.name)
         store.part("ash", self.digest, 10).close(drop=True)
-        assert Store(folder).copies() == store.copies()
+        assert WeightStore(folder).copies() == store.copies()
         assert (self.folder / "model.safetensors").read_bytes() == self.content
 
     async def wired(self, rng: Random) -> None:

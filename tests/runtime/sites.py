@@ -27,16 +27,16 @@ from tramfl.runtime.operator.ports import free_ports
 from tramfl.runtime.settings import Federation, FederationFile, SiteEntry
 from tramfl.runtime.transport import Credentials, Peers, Server, links
 from tramfl.runtime.weights.manifest import Manifest
-from tramfl.runtime.weights.store import Store
+from tramfl.runtime.weights.store import WeightStore
 from tramfl.runtime.wire import (
     CHUNK_BYTES,
     Accepted,
-    Answer,
     AskLoad,
     AskRows,
     Consignment,
     Load,
     Order,
+    OrderResult,
     Refused,
     Reply,
     Rows,
@@ -136,7 +136,7 @@ def consignment(
 class PlainHost:
     """A node that stores what arrives and remembers what it was asked."""
 
-    store: Store | None = None
+    store: WeightStore | None = None
     manifest: Manifest | None = None
     objection: str | None = None
     arrivals: list[tuple[NodeId, Consignment, float]] = field(default_factory=list)
@@ -162,9 +162,9 @@ class PlainHost:
         await asyncio.to_thread(self.store.put, staged, Copy(offer.digest, offer.round, offer.epoch))
         return Accepted()
 
-    async def order(self, who: str, order: Order) -> Answer:
+    async def order(self, who: str, order: Order) -> OrderResult:
         self.asked.append((who, order))
-        return Answer(True, "Done.")
+        return OrderResult(True, "Done.")
 
     async def rows(self, who: str, ask: AskRows) -> Rows:
         self.asked.append((who, ask))
@@ -201,7 +201,7 @@ class Trial:
         self.data = data or os.urandom(3_000_000)
         self.digest = write_model(self.model, self.data)
         self.log = Log()
-        self.host = PlainHost(Store(folder / "birch"), Manifest.of(self.model))
+        self.host = PlainHost(WeightStore(folder / "birch"), Manifest.of(self.model))
         self.server = self.new_server()
 
     def new_server(self) -> Server:

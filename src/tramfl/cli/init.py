@@ -19,13 +19,13 @@ from tramfl.runtime.settings import RegisterSettings, SiteEntry, host_and_port
 from tramfl.simulation.scenarios import scenario_for_sites
 
 if TYPE_CHECKING:
-    from tramfl.runtime.operator.founding import Plan
+    from tramfl.runtime.operator.founding import NewFederation
 
 ETCD_CA, ETCD_PASSWORD = "etcd-ca.crt", "etcd.password"
 """What etcd's files are called at a site."""
 
 
-class Kind(StrEnum):
+class RegisterKind(StrEnum):
     """The registers there are."""
 
     sqlite = "sqlite"
@@ -46,8 +46,8 @@ def init(
         typer.Option(metavar="SCENARIO", help="What to train: a scenario's name, or a .toml file (default: digits)."),
     ] = None,
     register: Annotated[
-        Kind, typer.Option(help="Where the record lives: sqlite on one machine, etcd on several.")
-    ] = Kind.sqlite,
+        RegisterKind, typer.Option(help="Where the record lives: sqlite on one machine, etcd on several.")
+    ] = RegisterKind.sqlite,
     endpoints: Annotated[
         str | None, typer.Option(metavar="URL,...", help="etcd's members, as https://host:2379.")
     ] = None,
@@ -65,12 +65,12 @@ def init(
     """Write a federation: its settings, a private authority, and a folder with a certificate for each site."""
     from tramfl.runtime.operator import founding
 
-    if register is Kind.sqlite and (etcd_ca or etcd_user or etcd_password):
+    if register is RegisterKind.sqlite and (etcd_ca or etcd_user or etcd_password):
         raise BadInput("--etcd-ca, --etcd-user and --etcd-password are etcd's: add --register etcd.")
     if (etcd_user is None) != (etcd_password is None):
         raise BadInput("--etcd-user and --etcd-password belong together: give both or neither.")
     names = _parts(sites)
-    plan = founding.Plan(
+    plan = founding.NewFederation(
         name=name if name is not None else folder.resolve().name,
         site=_sites(names, addresses) if addresses is not None else founding.loopback_sites(names),
         register=replace(
@@ -99,9 +99,9 @@ def _sites(names: list[str], addresses: str) -> tuple[SiteEntry, ...]:
     return tuple(SiteEntry(name=name, address=place) for name, place in zip(names, places, strict=True))
 
 
-def _register(kind: Kind, endpoints: str | None) -> RegisterSettings:
+def _register(kind: RegisterKind, endpoints: str | None) -> RegisterSettings:
     members = _parts(endpoints or "")
-    if kind is Kind.sqlite:
+    if kind is RegisterKind.sqlite:
         if endpoints is not None:
             raise BadInput("--endpoints are etcd's: add --register etcd.")
         return RegisterSettings()
@@ -113,7 +113,7 @@ def _register(kind: Kind, endpoints: str | None) -> RegisterSettings:
     return RegisterSettings(kind="etcd", endpoints=tuple(members))
 
 
-def _told(plan: Plan, folder: Path) -> dict[str, Any]:
+def _told(plan: NewFederation, folder: Path) -> dict[str, Any]:
     """What a user has to know next."""
     sites = [
         {
@@ -144,11 +144,11 @@ def _quoted(path: Path) -> str:
     return shlex.quote(str(path))
 
 
-def _hosts(plan: Plan) -> list[str]:
+def _hosts(plan: NewFederation) -> list[str]:
     return [host_and_port(site.address, site.name)[0] for site in plan.site]
 
 
-def _notes(plan: Plan) -> list[str]:
+def _notes(plan: NewFederation) -> list[str]:
     notes: list[str] = []
     if plan.register.kind == "sqlite" and not all(map(is_loopback, _hosts(plan))):
         notes.append(

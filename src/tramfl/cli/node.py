@@ -16,7 +16,7 @@ from tramfl.notation import BadInput
 
 if TYPE_CHECKING:
     from tramfl.runtime.journal import Journal
-    from tramfl.runtime.settings import Site
+    from tramfl.runtime.settings import SiteSettings
     from tramfl.runtime.transport import Credentials
 
 
@@ -62,7 +62,7 @@ def node(
 
 
 async def _be(
-    site: Site, credentials: Credentials | None, log: Journal, metrics: int | None, with_parent: bool
+    site: SiteSettings, credentials: Credentials | None, log: Journal, metrics: int | None, with_parent: bool
 ) -> None:
     from tramfl.runtime.registers.opening import open_register
     from tramfl.runtime.site.process import run_site

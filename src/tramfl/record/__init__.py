@@ -12,7 +12,7 @@ from tramfl.record.files import (
     write_atomically,
     writing,
 )
-from tramfl.record.folder import Clock, Resolved, RunFolder, folder_name, runs_inside
+from tramfl.record.folder import ClockKind, Resolved, RunFolder, folder_name, runs_inside
 from tramfl.record.milestones import Milestones, is_past_a_limit, is_test_due, seconds_to
 from tramfl.record.rows import (
     Row,
@@ -37,7 +37,7 @@ __all__ = [
     "ROUNDS_FILE",
     "SUMMARY_FILE",
     "TENSORBOARD_FOLDER",
-    "Clock",
+    "ClockKind",
     "Doing",
     "Milestones",
     "Now",

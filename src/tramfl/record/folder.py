@@ -48,7 +48,7 @@ except ImportError:  # Windows
 
 LOCKS = Path("/proc/locks")
 
-Clock = Literal["virtual", "real"]
+ClockKind = Literal["virtual", "real"]
 """Which seconds the rows count: the simulator's, or those of the wall clock."""
 
 
@@ -59,7 +59,7 @@ class Resolved(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether the run trains, or plays the schedule alone."""
     threads: int | None = None
     """Cores it trains on: the last digits depend on their number."""
-    clock: Clock = "virtual"
+    clock: ClockKind = "virtual"
     """real: the record of a federation; it can be replayed, but not resumed."""
     sites: tuple[str, ...] = ()
     """The names that a federation gives its nodes."""

@@ -11,7 +11,7 @@ from typing import Literal
 from msgspec import Struct
 
 from tramfl.notation import NodeId
-from tramfl.record.folder import Clock
+from tramfl.record.folder import ClockKind
 
 RunState = Literal["preparing", "running", "finished", "interrupted", "stopped"]
 """Stopped: nobody is at work on the run, and it left no word how it ended."""
@@ -46,7 +46,7 @@ class Now(Struct, frozen=True, kw_only=True):
     policy: str = ""
     seed: int | None = None
     status: RunState = "running"
-    clock: Clock = "virtual"
+    clock: ClockKind = "virtual"
     epoch: int | None = None
     round: int | None = None
     """The round under way."""

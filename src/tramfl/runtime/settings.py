@@ -140,7 +140,7 @@ class SiteFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Cores to train on; all that are free if not given."""
 
 
-class Site(Struct, frozen=True):
+class SiteSettings(Struct, frozen=True):
     """A site file, the federation it belongs to, and where it was read from."""
 
     file: SiteFile
@@ -176,12 +176,12 @@ def read_federation(path: Path) -> Federation:
     return Federation(file, path.absolute())
 
 
-def read_site(path: Path) -> Site:
+def read_site(path: Path) -> SiteSettings:
     """The site in a file, with its federation."""
     file = settings_from(read_toml(path), SiteFile, str(path))
     absolute = path.absolute()
     federation = read_federation(absolute.parent / Path(file.federation).expanduser())
-    site = Site(file, absolute, federation)
+    site = SiteSettings(file, absolute, federation)
     federation.number_of(file.site)
     if file.listen is not None:
         host_and_port(file.listen, f"{path}: key `listen`")

@@ -113,7 +113,7 @@ class SiteReport(Struct, frozen=True, forbid_unknown_fields=True):
     version: str = ""
 
 
-class Answer(Struct, frozen=True, forbid_unknown_fields=True):
+class OrderResult(Struct, frozen=True, forbid_unknown_fields=True):
     """What came of an order."""
 
     done: bool

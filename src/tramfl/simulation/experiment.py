@@ -22,7 +22,7 @@ from tramfl.record import Milestones, Row, Scores, Summary, is_test_due, ledger_
 from tramfl.scheduling.policy import Policy, PolicySettings, as_policy, policy_named
 from tramfl.simulation.loads import LoadSource, load_source
 from tramfl.simulation.own_loads import checked
-from tramfl.simulation.world import Learner, NullLearner, World
+from tramfl.simulation.world import NodeTrainer, NullLearner, World
 
 
 class Judge(Protocol):
@@ -40,7 +40,7 @@ class Setting:
     held: Counts
     cost: ModelCost
     labels: tuple[str, ...]
-    learner: Learner = field(default_factory=NullLearner)
+    learner: NodeTrainer = field(default_factory=NullLearner)
     judge: Judge | None = None
     initial: Digest = "w0"
     """The weights the run begins, or goes on, with."""
@@ -53,7 +53,7 @@ class _KeepsLast:
     of a round, or of the test after it, finds them and can save them.
     """
 
-    def __init__(self, learner: Learner) -> None:
+    def __init__(self, learner: NodeTrainer) -> None:
         self._learner = learner
         self._dropped: set[Digest] = set()
 

@@ -8,7 +8,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tramfl.config import Budget, Cost, Evaluation, Partition, Scenario, Training, as_table, read_toml, settings_from
+from tramfl.config import (
+    Budget,
+    Cost,
+    Evaluation,
+    Partition,
+    Scenario,
+    TrainingSettings,
+    as_table,
+    read_toml,
+    settings_from,
+)
 from tramfl.notation import BadInput
 
 LAYOUTS = ("3", "5", "10", "5-uneven")
@@ -28,20 +38,20 @@ _BY_DATASET = {
         dataset="digits",
         variance_limit=100.0,
         cost=MNIST_COST,
-        training=Training(network="digits-mlp", learning_rate=0.05),
+        training=TrainingSettings(network="digits-mlp", learning_rate=0.05),
         budget=Budget(targets=(0.7, 0.9), seconds=300.0, samples=40_000),
     ),
     "mnist": Scenario(
         dataset="mnist",
         cost=MNIST_COST,
-        training=Training(network="mnist-cnn"),
+        training=TrainingSettings(network="mnist-cnn"),
         evaluation=Evaluation(subset=500),
         budget=Budget(targets=(0.7, 0.9), seconds=200.0, samples=300_000),
     ),
     "cifar10": Scenario(
         dataset="cifar10",
         cost=CIFAR10_COST,
-        training=Training(network="resnet18", image_size=48),
+        training=TrainingSettings(network="resnet18", image_size=48),
         evaluation=Evaluation(subset=300),
         budget=Budget(targets=(0.6, 0.8), seconds=2000.0, samples=300_000),
     ),

@@ -30,7 +30,7 @@ REGISTER = -1
 """The register's place in the network."""
 
 
-class Learner(Protocol):
+class NodeTrainer(Protocol):
     """Trains weights; a digest stands for them."""
 
     def train(self, node: NodeId, parent: Digest, samples: tuple[int, ...], round_: int, /) -> Digest:
@@ -153,7 +153,7 @@ class World:
         cost: ModelCost,
         loads: LoadSource,
         seed: int,
-        learner: Learner | None = None,
+        learner: NodeTrainer | None = None,
         limits: Limits | None = None,
         lease_seconds: float = 5.0,
         register_timeout: float = 1.0,
@@ -164,7 +164,7 @@ class World:
         self.clock = Clock(record.weights.since)
         self.register = MemoryRegister(record)
         self.policy, self.held, self.cost, self.seed = policy, held, cost, seed
-        self.learner: Learner = learner or NullLearner()
+        self.learner: NodeTrainer = learner or NullLearner()
         self.conditions: Conditions = conditions or Calm()
         self.watcher = watcher
         self.lease_seconds, self.register_timeout = lease_seconds, register_timeout

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from tramfl.config import Cost, Evaluation, Partition, Scenario, Training
+from tramfl.config import Cost, Evaluation, Partition, Scenario, TrainingSettings
 from tramfl.learning.data.datasets import Dataset
 from tramfl.learning.data.partition import LABEL_COUNTS, held_counts
 from tramfl.learning.model.weights import from_bytes
 from tramfl.learning.training.learner import Learner, build_learner
 from tramfl.notation import BadInput, ModelCost
 
-SCENARIO = Scenario(training=Training(learning_rate=0.02), evaluation=Evaluation(subset=200))
+SCENARIO = Scenario(training=TrainingSettings(learning_rate=0.02), evaluation=Evaluation(subset=200))
 
 
 def an_allotment(learner: Learner, node: int, most: int = 12) -> tuple[int, ...]:
@@ -66,7 +66,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others() -> None:
 
 @pytest.mark.parametrize("carry", [False, True])
 def test_a_resumed_run_equals_one_that_was_never_interrupted(carry: bool) -> None:
-    scenario = Scenario(training=Training(learning_rate=0.02, carry_momentum=carry))
+    scenario = Scenario(training=TrainingSettings(learning_rate=0.02, carry_momentum=carry))
     through = build_learner(scenario)
     middle = trained(through, 5)
     content, drawn = through.weights(middle), through.drawn(middle)
@@ -107,7 +107,7 @@ def test_a_discarded_model_is_gone_and_the_initial_one_never(learner: Learner) -
 
 
 def test_carried_momentum_travels_with_the_weights_and_can_be_left_out() -> None:
-    learner = build_learner(Scenario(training=Training(carry_momentum=True)))
+    learner = build_learner(Scenario(training=TrainingSettings(carry_momentum=True)))
     assert learner.cost.model_bits == 2 * 153_920
     digest = trained(learner, 2)
     assert len(from_bytes(learner.weights(digest))) == 8
@@ -144,7 +144,7 @@ def test_the_users_own_data_and_network_take_the_place_of_the_scenarios() -> Non
     data = Dataset.from_arrays("own", images, labels, images, labels)
     scenario = Scenario(
         partition=Partition(layout="dirichlet", nodes=3, validation_share=0),
-        training=Training(learning_rate=0.05, image_size=6),
+        training=TrainingSettings(learning_rate=0.05, image_size=6),
     )
 
     def factory(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
@@ -164,8 +164,8 @@ def test_a_scenario_starts_from_a_file_of_weights(tmp_path: Path, learner: Learn
     path = tmp_path / "model.safetensors"
     content = learner.weights(trained(learner, 2))
     path.write_bytes(content)
-    started = build_learner(Scenario(training=Training(weights=str(path)), seed=5))
+    started = build_learner(Scenario(training=TrainingSettings(weights=str(path)), seed=5))
     assert started.weights(started.initial()) == content
     torch.save(from_bytes(content), tmp_path / "model.pth")
-    started = build_learner(Scenario(training=Training(weights=str(tmp_path / "model.pth"))))
+    started = build_learner(Scenario(training=TrainingSettings(weights=str(tmp_path / "model.pth"))))
     assert started.weights(started.initial()) == content

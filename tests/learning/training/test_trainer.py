@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from tramfl.config import Training
+from tramfl.config import TrainingSettings
 from tramfl.learning.model.networks import build_network
 from tramfl.learning.model.weights import to_bytes
 from tramfl.learning.training.trainer import Evaluator, LabelPools, Samples, SiteTrainer, choose_device, measure
@@ -27,10 +27,12 @@ def some_samples(count: int = 90, side: int = 8, classes: int = 3) -> Samples:
     return Samples(images, labels, mean=(1.5,), std=(0.9,), device=CPU)
 
 
-def a_site(samples: Samples, training: Training | None = None, seed: int = 3, node: int = 1) -> SiteTrainer:
+def a_site(samples: Samples, training: TrainingSettings | None = None, seed: int = 3, node: int = 1) -> SiteTrainer:
     labels = samples.labels.numpy()
     pools = [np.flatnonzero(labels == label) for label in range(3)]
-    return SiteTrainer(samples, LabelPools(pools, seed=seed, node=node), training or Training(), seed=seed, node=node)
+    return SiteTrainer(
+        samples, LabelPools(pools, seed=seed, node=node), training or TrainingSettings(), seed=seed, node=node
+    )
 
 
 # ---- pools
@@ -129,7 +131,7 @@ def test_bytes_are_normalised_on_a_scale_from_0_to_1() -> None:
 
 def test_training_is_sgd_with_momentum_over_the_allotment_in_one_pass() -> None:
     samples = some_samples()
-    training = Training(batch_size=8, learning_rate=0.05, momentum=0.9)
+    training = TrainingSettings(batch_size=8, learning_rate=0.05, momentum=0.9)
     site = a_site(samples, training)
     network = build_network("digits-mlp", classes=3, input_shape=(1, 8, 8), seed=0)
     twin = build_network("digits-mlp", classes=3, input_shape=(1, 8, 8), seed=0)
@@ -161,7 +163,7 @@ class TwoBiases(nn.Module):
 
 def test_weights_that_share_a_gradient_or_have_none_move_as_they_would_with_torchs_own_sgd() -> None:
     samples = some_samples()
-    training = Training(batch_size=8, learning_rate=0.05, momentum=0.9)
+    training = TrainingSettings(batch_size=8, learning_rate=0.05, momentum=0.9)
     site = a_site(samples, training)
     torch.manual_seed(0)
     network = TwoBiases()

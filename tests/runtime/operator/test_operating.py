@@ -17,7 +17,7 @@ from tramfl.notation import BadInput, Digest, NodeId
 from tramfl.runtime.operator.operating import FederationStatus, Operator, SiteStatus
 from tramfl.runtime.registers.contract import Standing
 from tramfl.runtime.transport import Refusal, Unreachable
-from tramfl.runtime.wire import Answer, Order, SiteReport
+from tramfl.runtime.wire import Order, OrderResult, SiteReport
 
 OLD, NEW = "0" * 64, "1" * 64
 
@@ -29,10 +29,10 @@ class Sites:
         self.records, self.given, self.broken = records, given, broken
         self.fetched: list[tuple[NodeId, Digest]] = []
 
-    async def order(self, node: NodeId, order: Order, seconds: float) -> Answer:
+    async def order(self, node: NodeId, order: Order, seconds: float) -> OrderResult:
         record = self.records[0]
         standing = Standing(Versioned(record, 1 + len(self.fetched)), frozenset({0, 1}))
-        return Answer(True, "here", record=msgspec.msgpack.encode(standing))
+        return OrderResult(True, "here", record=msgspec.msgpack.encode(standing))
 
     async def fetch(self, node: NodeId, digest: Digest, to: Path, progress: Callable[[int], None]) -> None:
         self.fetched.append((node, digest))

@@ -19,7 +19,7 @@ from tramfl.record import Row, RowDecision, RowLoads, Scores
 from tramfl.runtime.registers.contract import ABSENT
 from tramfl.runtime.training.bench import _Bench
 from tramfl.runtime.training.scoring import Note, Scorer, TestedRounds, with_scores
-from tramfl.runtime.training.workshop import Build, Built, Made, Request, Result, Score, Workshop
+from tramfl.runtime.training.workshop import Build, Built, Job, JobResult, NewWeights, Score, Workshop
 from tramfl.scheduling.load_aware import LoadAware
 from tramfl.simulation.experiment import Experiment, policy_settings
 from tramfl.simulation.scenarios import scenario_named
@@ -37,8 +37,8 @@ class BenchHere(Workshop):
         self._bench = _Bench()
         self.asked: list[tuple[float, ...]] = []
 
-    async def _ask(self, request: Request, kind: type[Any]) -> Any:
-        result: Result = self._bench.do(request)
+    async def _ask(self, request: Job, kind: type[Any]) -> Any:
+        result: JobResult = self._bench.do(request)
         assert isinstance(result, kind), result
         if isinstance(request, Score):
             self.asked.append(request.targets)
@@ -121,7 +121,7 @@ class Sites:
         site = row.holder if row.node is None else row.node
         if row.node is not None:
             to = self.folder / f"w{row.round}"
-            made: Made = await self.shops[site].train(self.path, row.samples, row.round, to)
+            made: NewWeights = await self.shops[site].train(self.path, row.samples, row.round, to)
             self.path, self.record = to, replace(self.record, weights=Weights(made.digest, (site,)))
         seconds = row.total_seconds - self.record.ledger.seconds
         ledger = replace(self.record.ledger.after(row.samples, seconds), seconds=row.total_seconds)

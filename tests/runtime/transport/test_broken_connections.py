@@ -20,7 +20,7 @@ from tests.runtime.sites import ASK, SECONDS, Proxy, Trial, frames, ignore, play
 from tramfl.circulation.phases import Offer
 from tramfl.runtime.transport import Peers, Unreachable, calling, links, serving
 from tramfl.runtime.transport.links import encode
-from tramfl.runtime.weights.store import Store
+from tramfl.runtime.weights.store import WeightStore
 from tramfl.runtime.wire import (
     CHUNK_BYTES,
     Consignment,
@@ -75,7 +75,7 @@ async def test_a_receiver_that_restarts_half_way_goes_on_from_its_disk(tmp_path:
     assert not sending.done()
     assert trial.unchanged()
     before = len(told)
-    trial.host.store = Store(tmp_path / "birch")
+    trial.host.store = WeightStore(tmp_path / "birch")
     trial.server = trial.new_server()
     await trial.server.start()
     await sending

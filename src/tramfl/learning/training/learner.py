@@ -43,7 +43,7 @@ MOMENTUM_PREFIX = "momentum/"
 
 
 @dataclass(frozen=True)
-class Scores:
+class TestScores:
     """How good a model is."""
 
     test_accuracy: float
@@ -161,13 +161,13 @@ class Learner:
         self._kept[digest] = _Kept([state[key].to(device) for key in self._names], carried, used)
         return digest
 
-    def scores(self, digest: Digest, node: NodeId, targets: Sequence[float] = ()) -> Scores:
+    def scores(self, digest: Digest, node: NodeId, targets: Sequence[float] = ()) -> TestScores:
         """Test accuracy and loss, and the loss on what `node` keeps aside; `targets` are those still to reach."""
         self._load(digest)
         test = self._evaluator.test(self._network, targets)
         chosen = self._validation[node]
         loss = measure(self._network, self._train_samples, chosen)[1] / len(chosen) if len(chosen) else None
-        return Scores(test.accuracy, test.loss, loss, test.samples)
+        return TestScores(test.accuracy, test.loss, loss, test.samples)
 
     def _site(self, share: NodeShare, labels: NDArray[np.int64], node: NodeId) -> SiteTrainer:
         seed = self._scenario.seed

@@ -22,7 +22,7 @@ from tramfl.learning.chance import Purpose
 from tramfl.learning.data.datasets import Dataset, data_folder, load_dataset
 from tramfl.learning.data.partition import NodeShare, divide, node_count, whole_share
 from tramfl.learning.model.weights import about
-from tramfl.learning.training.learner import Learner, Scores, build_learner, use_threads
+from tramfl.learning.training.learner import Learner, TestScores, build_learner, use_threads
 from tramfl.notation import BadInput, Counts, Digest, NodeId
 
 _DRAWN = "drawn"
@@ -64,7 +64,7 @@ class SiteLearner:
             self._learner.discard(digest)
         return Made(made.digest, made.size, time.perf_counter() - began)
 
-    def scores(self, weights: Path, targets: Sequence[float]) -> Scores:
+    def scores(self, weights: Path, targets: Sequence[float]) -> TestScores:
         """How good a model is, on this site's test samples and on those it keeps aside."""
         content = _read(weights)
         digest = self._learner.restore(content, _drawn(content, self._learner.held.shape, weights))

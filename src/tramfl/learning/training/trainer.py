@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from tramfl.config import Training
+from tramfl.config import TrainingSettings
 from tramfl.draws import generator, whole_seed
 from tramfl.learning.chance import Purpose
 from tramfl.learning.data.datasets import Pixels
@@ -164,7 +164,9 @@ def _joined(pieces: Sequence[Indices]) -> Indices:
 class SiteTrainer:
     """One node's data and how it trains on it."""
 
-    def __init__(self, samples: Samples, pools: LabelPools, training: Training, *, seed: int, node: NodeId) -> None:
+    def __init__(
+        self, samples: Samples, pools: LabelPools, training: TrainingSettings, *, seed: int, node: NodeId
+    ) -> None:
         self._samples = samples
         self._pools = pools
         self._training = training
@@ -213,7 +215,7 @@ class _Descent:
     torch.optim spends 0.2 ms a step around them: a third of a digits step.
     """
 
-    def __init__(self, network: nn.Module, training: Training, momentum: Sequence[Tensor] | None) -> None:
+    def __init__(self, network: nn.Module, training: TrainingSettings, momentum: Sequence[Tensor] | None) -> None:
         self._weights = [weight for weight in network.parameters() if weight.requires_grad]
         self._values = [weight.detach() for weight in self._weights]
         self._rate = training.learning_rate

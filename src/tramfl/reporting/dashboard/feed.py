@@ -24,7 +24,7 @@ MOST_ROWS = 1000
 """Rows of one answer."""
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class News(Struct, frozen=True, kw_only=True):
     """What a watcher is told."""
 
     now: Now
@@ -66,7 +66,7 @@ class Feed:
                 if news or self._clock() >= until or self.closing.is_set():
                     rows = self._rows[after : after + MOST_ROWS]
                     return self._encode(
-                        Answer(
+                        News(
                             now=now,
                             colour=looks([now.policy])[now.policy].colour,
                             version=self._version,

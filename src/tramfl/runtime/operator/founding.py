@@ -38,7 +38,7 @@ _LONGEST_NAME = 64
 """Of an authority: X.509 allows no more."""
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class NewFederation(Struct, frozen=True, kw_only=True):
     """What a new federation is to be."""
 
     name: str
@@ -51,7 +51,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Files that every site gets beside its federation.toml, by the name they have there."""
 
 
-def check_plan(plan: Plan) -> None:
+def check_plan(plan: NewFederation) -> None:
     """BadInput where no federation can be made of it."""
     if not 0 < len(plan.name) <= _LONGEST_NAME or not plan.name.isprintable():
         raise BadInput(f"{plan.name!r} is no name for a federation; use 1 to {_LONGEST_NAME} printable characters.")
@@ -82,7 +82,7 @@ def run_for(scenario: Scenario, sites: int) -> Scenario:
     return replace(scenario, partition=partition, cost=Cost(), loads=LoadModel())
 
 
-def found(plan: Plan, folder: Path, now: datetime | None = None) -> None:
+def found(plan: NewFederation, folder: Path, now: datetime | None = None) -> None:
     """Write a whole federation to `folder`; BadInput where anything of the kind is there already."""
     check_plan(plan)
     enclosed = {name: _read(path) for name, path in plan.enclosed.items()}
@@ -150,7 +150,7 @@ def site_folder(folder: Path, name: str) -> Path:
     return folder / SITES / name
 
 
-def _with_one_register(plan: Plan, folder: Path) -> Plan:
+def _with_one_register(plan: NewFederation, folder: Path) -> NewFederation:
     # Every site has the same federation.toml in a folder of its own. A relative path would lead each to a register of
     # its own: runs that nothing keeps from forking.
     if plan.register.kind != "sqlite":
@@ -159,7 +159,7 @@ def _with_one_register(plan: Plan, folder: Path) -> Plan:
     return replace(plan, register=replace(plan.register, path=str((folder.absolute() / path).resolve())))
 
 
-def federation_toml(plan: Plan) -> str:
+def federation_toml(plan: NewFederation) -> str:
     """`federation.toml` with comments; it reads back as what `plan` says."""
     file = FederationFile(name=plan.name, site=plan.site, register=plan.register, run=plan.run)
     table = as_table(file)

@@ -33,7 +33,7 @@ class LocalSites:
             for name, port in zip(self.names, free_ports(sites), strict=True)
         )
         run = founding.run_for(scenario, sites)
-        founding.found(founding.Plan(name="up", site=entries, register=RegisterSettings(), run=run), place)
+        founding.found(founding.NewFederation(name="up", site=entries, register=RegisterSettings(), run=run), place)
         self.federation = place / founding.FEDERATION_FILE
         self._files = {name: founding.site_folder(place, name) / founding.SITE_FILE for name in self.names}
         for file in self._files.values():

@@ -17,10 +17,10 @@ from tramfl.config import is_loopback, read_toml
 from tramfl.notation import BadInput, Digest, NodeId
 from tramfl.record import Row
 from tramfl.runtime.registers.contract import Standing
-from tramfl.runtime.settings import OPERATOR, Federation, Site, host_and_port, read_federation, read_site
+from tramfl.runtime.settings import OPERATOR, Federation, SiteSettings, host_and_port, read_federation, read_site
 from tramfl.runtime.transport import Credentials, Peers, Refusal, Unreachable
 from tramfl.runtime.transport.certificates import unfit
-from tramfl.runtime.wire import Answer, AskRows, Order, SiteReport
+from tramfl.runtime.wire import AskRows, Order, OrderResult, SiteReport
 
 ANSWER_SECONDS = 3.0
 START_SECONDS = 60.0
@@ -121,7 +121,7 @@ class Operator:
     async def status(self) -> FederationStatus:
         """Ask every site at once."""
         answers = await asyncio.gather(*(self._ask(n) for n in range(len(self.federation.names))))
-        standings = [_standing(answer) if isinstance(answer, Answer) else NOTHING_SEEN for answer in answers]
+        standings = [_standing(answer) if isinstance(answer, OrderResult) else NOTHING_SEEN for answer in answers]
         newest = max((s for s in standings if s is not NOTHING_SEEN), key=_revision, default=None)
         alive = newest.alive if newest is not None else frozenset()
         versioned = newest.versioned if newest is not None else None
@@ -134,9 +134,9 @@ class Operator:
                     site=entry.name,
                     address=entry.address,
                     alive=number in alive,
-                    answers=isinstance(answer, Answer),
-                    why_not=None if isinstance(answer, Answer) else answer,
-                    report=answer.report if isinstance(answer, Answer) else None,
+                    answers=isinstance(answer, OrderResult),
+                    why_not=None if isinstance(answer, OrderResult) else answer,
+                    report=answer.report if isinstance(answer, OrderResult) else None,
                     revision=seen.versioned.revision if seen.versioned is not None else None,
                 )
                 for number, (entry, answer, seen) in enumerate(
@@ -145,7 +145,7 @@ class Operator:
             ),
         )
 
-    async def _ask(self, node: NodeId) -> Answer | str:
+    async def _ask(self, node: NodeId) -> OrderResult | str:
         try:
             return await self._peers.order(node, Order("status"), ANSWER_SECONDS)
         except (Unreachable, Refusal) as error:
@@ -268,7 +268,7 @@ def operator_from(path: Path, insecure: bool) -> Operator:
     return Operator(federation, OPERATOR, _credentials_of(OPERATOR, *map(federation.beside, names)))
 
 
-def site_credentials(site: Site, insecure: bool) -> Credentials | None:
+def site_credentials(site: SiteSettings, insecure: bool) -> Credentials | None:
     """Who a site is; None, for everybody is trusted, only on loopback and only if asked for."""
     if insecure:
         check_loopback(site.federation)
@@ -299,7 +299,7 @@ def check_loopback(federation: Federation) -> None:
             )
 
 
-def _standing(answer: Answer) -> Standing:
+def _standing(answer: OrderResult) -> Standing:
     try:
         return msgspec.msgpack.decode(answer.record, type=Standing) if answer.record else NOTHING_SEEN
     except msgspec.MsgspecError:

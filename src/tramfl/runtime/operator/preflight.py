@@ -18,7 +18,7 @@ from tramfl.notation import BadInput, NodeId
 from tramfl.runtime.operator.operating import site_credentials
 from tramfl.runtime.registers.contract import Silent
 from tramfl.runtime.registers.opening import open_register
-from tramfl.runtime.settings import Site, host_and_port
+from tramfl.runtime.settings import SiteSettings, host_and_port
 from tramfl.runtime.site.agreement import digest_of_settings, misfit
 from tramfl.runtime.training.workshop import Build, Built, WorkFailed, Workshop
 from tramfl.runtime.transport import Peers, Refusal, Unreachable
@@ -42,7 +42,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     """What was found, and what to do where it is not good."""
 
 
-async def preflight(site: Site, insecure: bool) -> AsyncIterator[Finding]:
+async def preflight(site: SiteSettings, insecure: bool) -> AsyncIterator[Finding]:
     """Look at everything, in the order in which it would fail."""
     certificates = _certificates(site, insecure)
     yield certificates
@@ -68,7 +68,7 @@ def _bad(check: str, message: str) -> Finding:
     return Finding(check=check, good=False, message=message)
 
 
-def _certificates(site: Site, insecure: bool) -> Finding:
+def _certificates(site: SiteSettings, insecure: bool) -> Finding:
     try:
         credentials = site_credentials(site, insecure)
         if credentials is None:
@@ -83,7 +83,7 @@ def _certificates(site: Site, insecure: bool) -> Finding:
     return _good("certificates", f"valid for {days:.0f} more days")
 
 
-def _port(site: Site) -> Finding:
+def _port(site: SiteSettings) -> Finding:
     host, port = host_and_port(site.listen, "listen")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
@@ -97,7 +97,7 @@ def _port(site: Site) -> Finding:
     return _good("port", f"{site.listen} is free")
 
 
-def site_is_running(site: Site) -> bool:
+def site_is_running(site: SiteSettings) -> bool:
     """Whether a process of this site holds its lock."""
     import fcntl  # noqa: PLC0415 - not on every system
 
@@ -111,7 +111,7 @@ def site_is_running(site: Site) -> bool:
     return False
 
 
-async def _register(site: Site) -> tuple[Finding, Record | None]:
+async def _register(site: SiteSettings) -> tuple[Finding, Record | None]:
     kind = site.federation.file.register.kind
     try:
         register = open_register(site.federation, site.number)
@@ -130,7 +130,7 @@ async def _register(site: Site) -> tuple[Finding, Record | None]:
     return _good("register", f"{kind} answers: {run}"), record
 
 
-def _run(site: Site, record: Record, built: Built | None) -> Finding:
+def _run(site: SiteSettings, record: Record, built: Built | None) -> Finding:
     """Whether the run under way is one that this site can take part in: a node would end with it."""
     labels = len(record.ledger.used)
     if wrong := misfit(record, site.federation, len(built.held) if built is not None else labels):
@@ -138,7 +138,7 @@ def _run(site: Site, record: Record, built: Built | None) -> Finding:
     return _good("run", f"run {record.run} has sites that are listed here, and {labels} labels")
 
 
-async def _model(site: Site) -> tuple[Finding, Built | None, int]:
+async def _model(site: SiteSettings) -> tuple[Finding, Built | None, int]:
     """Load model and data as the site would, in a process of their own."""
     workshop = Workshop(Build.of(site))
     try:
@@ -157,7 +157,7 @@ async def _model(site: Site) -> tuple[Finding, Built | None, int]:
     return _good("model and data", told), built, made.size
 
 
-def _disk(site: Site, size: int) -> Finding:
+def _disk(site: SiteSettings, size: int) -> Finding:
     place = site.beside(site.file.state)
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -176,7 +176,7 @@ def _disk(site: Site, size: int) -> Finding:
     return _good("disk", f"{place} has {free / 1e9:,.1f} GB free")
 
 
-async def _peers(site: Site, insecure: bool) -> AsyncIterator[Finding]:
+async def _peers(site: SiteSettings, insecure: bool) -> AsyncIterator[Finding]:
     peers = Peers(site.federation, site.file.site, site_credentials(site, insecure))
     try:
         others = [n for n in range(len(site.federation.names)) if n != site.number]
@@ -186,7 +186,7 @@ async def _peers(site: Site, insecure: bool) -> AsyncIterator[Finding]:
         await peers.close()
 
 
-async def _peer(site: Site, peers: Peers, node: NodeId) -> Finding:
+async def _peer(site: SiteSettings, peers: Peers, node: NodeId) -> Finding:
     entry = site.federation.file.site[node]
     check = f"peer {entry.name}"
     began = time.time()
@@ -202,7 +202,7 @@ async def _peer(site: Site, peers: Peers, node: NodeId) -> Finding:
     return _compared(site, check, report, began, time.time())
 
 
-def _compared(site: Site, check: str, report: SiteReport, began: float, ended: float) -> Finding:
+def _compared(site: SiteSettings, check: str, report: SiteReport, began: float, ended: float) -> Finding:
     # Whenever between question and answer it looked at its clock: a slow link is no wrong clock.
     ahead, behind = report.at - ended, began - report.at
     if max(ahead, behind) > SKEW_SECONDS:

@@ -41,7 +41,7 @@ class Ambiguous(Exception):
     """It was asked, perhaps, and done, perhaps."""
 
 
-class Refused(Exception):
+class RefusedByEtcd(Exception):
     """It was asked and not done."""
 
 
@@ -98,7 +98,7 @@ class Gateway:
                     return
                 async for line in response.aiter_lines():
                     yield msgspec.json.decode(line)
-        except (*BROKEN, msgspec.DecodeError, Unreached, Ambiguous, Refused):
+        except (*BROKEN, msgspec.DecodeError, Unreached, Ambiguous, RefusedByEtcd):
             self._turn_from(endpoint)
 
     async def close(self) -> None:
@@ -121,7 +121,7 @@ class Gateway:
                 if not repeatable:
                     self._turn_from(endpoint)
                     break
-            except Refused as error:
+            except RefusedByEtcd as error:
                 if not self._has_answered or any(fault in str(error) for fault in SIZE_FAULTS):
                     raise BadInput(f"etcd at {endpoint} refuses what is asked of it: {error}.") from None
                 reasons.append(error)
@@ -134,7 +134,7 @@ class Gateway:
         token = self._token
         try:
             return await self._post(endpoint, path, body, connect, read)
-        except Refused as error:
+        except RefusedByEtcd as error:
             if self._user is None or not any(fault in str(error) for fault in TOKEN_FAULTS):
                 raise
         if self._token == token:
@@ -179,7 +179,7 @@ class Gateway:
         message = _message(response)
         # 408 is how the gateway says that a call was cancelled, which may be after it was carried out.
         if 400 <= status < 500 and status != httpx.codes.REQUEST_TIMEOUT:
-            raise Refused(message)
+            raise RefusedByEtcd(message)
         raise Ambiguous(f"{endpoint}: {message}")
 
     def _headers(self) -> dict[str, str]:

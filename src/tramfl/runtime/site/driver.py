@@ -26,9 +26,9 @@ from tramfl.notation import Counts, Decision, Digest, ModelCost, NodeId
 from tramfl.record import Scores, row_of
 from tramfl.runtime.journal import Log
 from tramfl.runtime.registers.contract import LeaseLost, Register, Silent
-from tramfl.runtime.training.workshop import Made, WorkFailed, Workshop
+from tramfl.runtime.training.workshop import NewWeights, WorkFailed, Workshop
 from tramfl.runtime.transport import Refusal, Unreachable
-from tramfl.runtime.weights.store import Store
+from tramfl.runtime.weights.store import WeightStore
 from tramfl.runtime.wire import Accepted, AskLoad, Consignment, Load, Refused
 from tramfl.scheduling.policy import Policy, check_decision
 
@@ -88,7 +88,7 @@ class Driver:
         policy_name: str,
         wait_seconds: float,
         register: Register,
-        store: Store,
+        store: WeightStore,
         workshop: Workshop,
         surroundings: Surroundings,
         clock: Callable[[], float],
@@ -349,7 +349,7 @@ class Driver:
         samples = command.assignment.decision.samples
         parent = self.store.path(command.parent)
         to = self.store.scratch()
-        made: Made | None = None
+        made: NewWeights | None = None
         try:
             if parent is None:
                 raise WorkFailed(f"the weights {command.parent} are not on disk")

@@ -15,7 +15,7 @@ from tramfl.runtime.site.member import Member
 from tramfl.runtime.site.participation import Participation
 
 
-class Following:
+class RegisterFollower:
     """Reads the register's news, in order, and passes them to the driver of the run."""
 
     def __init__(self, member: Member, participation: Participation) -> None:

@@ -9,7 +9,7 @@ from tramfl.notation import Decision, Digest, NodeId
 from tramfl.runtime.loads.meters import Meters
 from tramfl.runtime.registers.contract import Silent
 from tramfl.runtime.site.driver import ENDED
-from tramfl.runtime.site.following import Following
+from tramfl.runtime.site.following import RegisterFollower
 from tramfl.runtime.site.member import Member
 from tramfl.runtime.site.model import LocalModel
 from tramfl.runtime.site.orders import Orders
@@ -18,8 +18,8 @@ from tramfl.runtime.site.services import Services
 from tramfl.runtime.training.scoring import with_scores
 from tramfl.runtime.transport import Refusal
 from tramfl.runtime.weights.manifest import Manifest
-from tramfl.runtime.weights.store import Store
-from tramfl.runtime.wire import Accepted, Answer, AskLoad, AskRows, Consignment, Load, Order, Refused, Rows
+from tramfl.runtime.weights.store import WeightStore
+from tramfl.runtime.wire import Accepted, AskLoad, AskRows, Consignment, Load, Order, OrderResult, Refused, Rows
 
 
 class Hosting:
@@ -32,7 +32,7 @@ class Hosting:
         meters: Meters,
         services: Services,
         participation: Participation,
-        following: Following,
+        following: RegisterFollower,
         orders: Orders,
     ) -> None:
         self._member, self._model, self._meters, self._services = member, model, meters, services
@@ -46,7 +46,7 @@ class Hosting:
         return self._model.manifest
 
     @property
-    def store(self) -> Store | None:
+    def store(self) -> WeightStore | None:
         """Where arriving weights go; None before a run has begun."""
         driver = self._participation.driver
         return driver.store if driver is not None else None
@@ -93,7 +93,7 @@ class Hosting:
             self._meters.moved(self._member.names[peer], 8 * consignment.size, seconds)
         return await driver.arrived(peer, consignment, staged, seconds)
 
-    async def order(self, who: str, order: Order) -> Answer:
+    async def order(self, who: str, order: Order) -> OrderResult:
         """Carry out an order of the operator's or of a peer's."""
         return await self._orders.carry_out(who, order)
 

@@ -10,7 +10,7 @@ from tramfl.config import Scenario
 from tramfl.notation import NodeId
 from tramfl.runtime.journal import Journal
 from tramfl.runtime.registers.contract import Register
-from tramfl.runtime.settings import Federation, Site
+from tramfl.runtime.settings import Federation, SiteSettings
 from tramfl.runtime.transport import Peers
 
 
@@ -18,7 +18,7 @@ from tramfl.runtime.transport import Peers
 class Member:
     """This site as one member of its federation."""
 
-    site: Site
+    site: SiteSettings
     register: Register
     peers: Peers
     log: Journal

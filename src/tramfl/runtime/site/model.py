@@ -10,7 +10,7 @@ from tramfl.circulation.phases import Copy
 from tramfl.notation import BadInput, Digest, ModelCost
 from tramfl.runtime.training.workshop import Built, WorkFailed, Workshop
 from tramfl.runtime.weights.manifest import Manifest
-from tramfl.runtime.weights.store import Store
+from tramfl.runtime.weights.store import WeightStore
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class LocalModel:
         """The names of the labels."""
         return self.built.labels
 
-    def put_initial(self, store: Store) -> None:
+    def put_initial(self, store: WeightStore) -> None:
         """Put w_0 into a run's store, unless it is there."""
         if store.path(self.initial_digest) is None:
             stage = store.scratch()

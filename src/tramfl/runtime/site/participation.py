@@ -14,7 +14,7 @@ from tramfl.runtime.site.life import Incarnation
 from tramfl.runtime.site.member import Member
 from tramfl.runtime.site.model import LocalModel
 from tramfl.runtime.training.workshop import Workshop
-from tramfl.runtime.weights.store import Store
+from tramfl.runtime.weights.store import WeightStore
 from tramfl.scheduling.policy import Policy
 
 KEPT_RUNS = 2
@@ -55,7 +55,7 @@ class Participation:
             # The new run's tickets must differ from those of the last.
             self._incarnation.next()
         # Opening the store reads every file in it: in a thread, so that the lease is kept meanwhile.
-        store = await asyncio.to_thread(Store, self._folder(record.run))
+        store = await asyncio.to_thread(WeightStore, self._folder(record.run))
         for damaged in store.damaged:
             self._member.log("damaged", file=damaged, reason="its content is not what its name says; set aside")
         self.driver = self._new_driver(record.run, store)
@@ -66,7 +66,7 @@ class Participation:
 
     def prepare(self, run: str) -> None:
         """Put w_0 where a run that is about to begin will look for it."""
-        self._model.put_initial(Store(self._folder(run)))
+        self._model.put_initial(WeightStore(self._folder(run)))
 
     async def end(self) -> None:
         """Stop everything that is under way."""
@@ -88,7 +88,7 @@ class Participation:
             return False
         return True
 
-    def _new_driver(self, run: str, store: Store) -> Driver:
+    def _new_driver(self, run: str, store: WeightStore) -> Driver:
         member, model, scenario = self._member, self._model, self._member.scenario
         driver = Driver(
             me=member.me,

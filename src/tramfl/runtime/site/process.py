@@ -22,8 +22,8 @@ import contextlib
 from tramfl.runtime.journal import Journal
 from tramfl.runtime.loads.meters import Meters
 from tramfl.runtime.registers.contract import LeaseLost, Register, Silent
-from tramfl.runtime.settings import Site
-from tramfl.runtime.site.following import Following
+from tramfl.runtime.settings import SiteSettings
+from tramfl.runtime.site.following import RegisterFollower
 from tramfl.runtime.site.hosting import Hosting
 from tramfl.runtime.site.lease import keep_lease
 from tramfl.runtime.site.leaving import hand_on
@@ -45,7 +45,7 @@ from tramfl.scheduling.policy import Policy, PolicySettings, policy_named
 
 
 async def run_site(
-    site: Site,
+    site: SiteSettings,
     register: Register,
     credentials: Credentials | None,
     log: Journal,
@@ -101,7 +101,7 @@ class Parts:
         self._scorer = Scorer(member.folder, workshop, register, member.scenario, log, reached)
         self._services = Services(member, self._meters, workshop, self._scorer, self._finished, self.tasks)
         self._participation = Participation(member, model, policy, workshop, self._services, incarnation)
-        self._following = Following(member, self._participation)
+        self._following = RegisterFollower(member, self._participation)
         self._status = RunStatus(register, self._following.look)
         self.reporter = Reporter(
             member,

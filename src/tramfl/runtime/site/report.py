@@ -10,7 +10,7 @@ from tramfl.runtime.loads.meters import Meters
 from tramfl.runtime.registers.contract import Standing
 from tramfl.runtime.site.agreement import digest_of_settings
 from tramfl.runtime.site.driver import Driver
-from tramfl.runtime.site.following import Following
+from tramfl.runtime.site.following import RegisterFollower
 from tramfl.runtime.site.life import Incarnation
 from tramfl.runtime.site.member import Member
 from tramfl.runtime.site.model import LocalModel
@@ -33,7 +33,7 @@ class Reporter:
         workshop: Workshop,
         incarnation: Incarnation,
         participation: Participation,
-        following: Following,
+        following: RegisterFollower,
         scorer: Scorer,
         finished: FinishedRuns,
     ) -> None:

@@ -20,10 +20,10 @@ from tramfl.runtime.training.workshop import (
     Build,
     Built,
     Failed,
-    Made,
+    Job,
+    JobResult,
     MakeInitial,
-    Request,
-    Result,
+    NewWeights,
     Score,
     Scored,
 )
@@ -35,7 +35,7 @@ class _Bench:
     def __init__(self) -> None:
         self._learner: SiteLearner | None = None
 
-    def do(self, request: Request) -> Result:
+    def do(self, request: Job) -> JobResult:
         """Carry a request out; whatever the site's own code raises becomes an answer."""
         try:
             return self._do(request)
@@ -44,7 +44,7 @@ class _Bench:
         except Exception as error:  # the model and the data are a stranger's code
             return Failed(f"{type(error).__name__}: {error}", expected=False)
 
-    def _do(self, request: Request) -> Result:
+    def _do(self, request: Job) -> JobResult:
         if isinstance(request, Build):
             return self._load(request)
         learner = self._learner
@@ -56,7 +56,7 @@ class _Bench:
             made = learner.write_initial(Path(request.to))
         else:
             made = learner.train(Path(request.parent), request.samples, request.round, Path(request.to))
-        return Made(made.digest, made.size, made.seconds)
+        return NewWeights(made.digest, made.size, made.seconds)
 
     def _load(self, request: Build) -> Built:
         learner = build_site_learner(
@@ -78,7 +78,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     # The site's own code may print: that belongs into the log, not among the results.
     os.dup2(2, 1)
-    requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
+    requests: queue.SimpleQueue[Job] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(sys.stdin.buffer, requests), daemon=True).start()
     bench = _Bench()
     encode = msgspec.msgpack.Encoder().encode
@@ -88,9 +88,9 @@ def main() -> None:
         answers.flush()
 
 
-def _listen(source: BinaryIO, requests: queue.SimpleQueue[Request]) -> None:
+def _listen(source: BinaryIO, requests: queue.SimpleQueue[Job]) -> None:
     """Take requests in; when the site is gone, so is this process, even in the middle of a training."""
-    decode = msgspec.msgpack.Decoder(Request).decode
+    decode = msgspec.msgpack.Decoder(Job).decode
     while True:
         head = source.read(LENGTH.size)
         if len(head) < LENGTH.size:

@@ -23,7 +23,7 @@ from tramfl.config import Scenario
 from tramfl.notation import BadInput, Digest, ModelCost, NodeId
 from tramfl.record import Scores
 from tramfl.runtime.journal import Log
-from tramfl.runtime.settings import Site
+from tramfl.runtime.settings import SiteSettings
 
 LENGTH = struct.Struct("<I")
 """Comes before every message."""
@@ -46,7 +46,7 @@ class Build(Struct, frozen=True, tag=True):
     threads: int | None
 
     @classmethod
-    def of(cls, site: Site) -> Build:
+    def of(cls, site: SiteSettings) -> Build:
         """What a site's files say."""
         file, federation = site.file, site.federation
         return cls(
@@ -83,7 +83,7 @@ class Score(Struct, frozen=True, tag=True):
     targets: tuple[float, ...]
 
 
-Request = Build | MakeInitial | TrainOn | Score
+Job = Build | MakeInitial | TrainOn | Score
 
 
 class Built(Struct, frozen=True, tag=True):
@@ -96,7 +96,7 @@ class Built(Struct, frozen=True, tag=True):
     """What this machine did in a short trial."""
 
 
-class Made(Struct, frozen=True, tag=True):
+class NewWeights(Struct, frozen=True, tag=True):
     """New weights lie in the file that was asked for."""
 
     digest: Digest
@@ -118,8 +118,8 @@ class Failed(Struct, frozen=True, tag=True):
     """Whether the reason is a sentence for the operator (bad input), or a fault of the site's code."""
 
 
-Result = Built | Made | Scored | Failed
-R = TypeVar("R", Built, Made, Scored)
+JobResult = Built | NewWeights | Scored | Failed
+R = TypeVar("R", Built, NewWeights, Scored)
 
 
 class WorkFailed(Exception):
@@ -137,7 +137,7 @@ class Workshop:
         self._reopening: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._encode = msgspec.msgpack.Encoder().encode
-        self._decode = msgspec.msgpack.Decoder(Result).decode
+        self._decode = msgspec.msgpack.Decoder(JobResult).decode
 
     @property
     def pid(self) -> int | None:
@@ -154,13 +154,13 @@ class Workshop:
         async with self._turn:
             return await self._start()
 
-    async def make_initial(self, to: Path) -> Made:
+    async def make_initial(self, to: Path) -> NewWeights:
         """w_0, in a file."""
-        return await self._ask(MakeInitial(str(to)), Made)
+        return await self._ask(MakeInitial(str(to)), NewWeights)
 
-    async def train(self, parent: Path, samples: Sequence[int], round_: int, to: Path) -> Made:
+    async def train(self, parent: Path, samples: Sequence[int], round_: int, to: Path) -> NewWeights:
         """Step 4."""
-        return await self._ask(TrainOn(str(parent), tuple(samples), round_, str(to)), Made)
+        return await self._ask(TrainOn(str(parent), tuple(samples), round_, str(to)), NewWeights)
 
     async def score(self, weights: Path, targets: Sequence[float]) -> Scores:
         """Test weights."""
@@ -177,7 +177,7 @@ class Workshop:
                 process.kill()
             await process.wait()
 
-    async def _ask(self, request: Request, kind: type[R]) -> R:
+    async def _ask(self, request: Job, kind: type[R]) -> R:
         """One request, one result. Whoever stops waiting leaves a process that nobody listens to: it is ended."""
         async with self._turn_for():
             try:
@@ -251,7 +251,7 @@ class Workshop:
         self._watching = asyncio.create_task(self._watch(self._process))
         return built
 
-    async def _exchange(self, request: Request, kind: type[R]) -> R:
+    async def _exchange(self, request: Job, kind: type[R]) -> R:
         process = self._process
         assert process is not None
         assert process.stdin is not None

@@ -36,13 +36,13 @@ from tramfl.runtime.weights.store import BLOCK_BYTES, DIGEST, StoreFull, sync
 from tramfl.runtime.wire import (
     CHUNK_BYTES,
     Accepted,
-    Answer,
     AskLoad,
     AskModel,
     AskRows,
     Consignment,
     Load,
     Order,
+    OrderResult,
     Proceed,
     Refused,
     Reply,
@@ -100,9 +100,9 @@ class Peers:
             raise Refusal(f"{self._name(node)} reported a load that makes no sense")
         return load
 
-    async def order(self, node: NodeId, order: Order, seconds: float) -> Answer:
+    async def order(self, node: NodeId, order: Order, seconds: float) -> OrderResult:
         """Ask a site to do something. Raises Refusal or Unreachable."""
-        return await self._ask(node, "Order", order, Answer, seconds)
+        return await self._ask(node, "Order", order, OrderResult, seconds)
 
     async def rows(self, node: NodeId, ask: AskRows, seconds: float) -> Rows:
         """Rows of committed rounds. Raises Refusal or Unreachable."""

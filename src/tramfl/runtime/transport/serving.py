@@ -1,6 +1,6 @@
 """A site's port: who may call, what they may ask, and what is refused, with a line in the log for each refusal.
 
-Who speaks is what the certificate says, never what a message says. Imports settings, wire, links and arrival.
+Who speaks is what the certificate says, never what a message says.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import grpc
 
 from tramfl.config import is_loopback
 from tramfl.notation import BadInput, Digest, NodeId
+from tramfl.runtime.journal import Log
 from tramfl.runtime.settings import OPERATOR, Federation
 from tramfl.runtime.transport.links import (
     SERVICE,
@@ -32,17 +33,17 @@ from tramfl.runtime.transport.links import (
 )
 from tramfl.runtime.weights.arrival import Arrival, Spoilt, Truncated, Unfit, check_consignment
 from tramfl.runtime.weights.manifest import Manifest
-from tramfl.runtime.weights.store import DIGEST, Store
+from tramfl.runtime.weights.store import DIGEST, WeightStore
 from tramfl.runtime.wire import (
     CHUNK_BYTES,
     Accepted,
-    Answer,
     AskLoad,
     AskModel,
     AskRows,
     Consignment,
     Load,
     Order,
+    OrderResult,
     Proceed,
     Refused,
     Rows,
@@ -58,9 +59,6 @@ CHUNKS_AHEAD = 3
 """Of a transfer, in memory, waiting to be written."""
 ROWS_BYTES = 1 << 20
 
-Log = Callable[..., None]
-"""log(event, **fields): one line."""
-
 
 class Host(Protocol):
     """What a node does for its peers."""
@@ -71,7 +69,7 @@ class Host(Protocol):
         ...
 
     @property
-    def store(self) -> Store | None:
+    def store(self) -> WeightStore | None:
         """Where weights go; None before a run has begun, and nothing is received then."""
         ...
 
@@ -93,7 +91,7 @@ class Host(Protocol):
         """
         ...
 
-    async def order(self, who: str, order: Order) -> Answer:
+    async def order(self, who: str, order: Order) -> OrderResult:
         """Do what an operator, or a site, asks. Raises Refusal."""
         ...
 

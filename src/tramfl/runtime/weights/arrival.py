@@ -11,7 +11,7 @@ from pathlib import Path
 from tramfl.circulation.phases import Offer
 from tramfl.notation import NodeId
 from tramfl.runtime.weights.manifest import LENGTH_BYTES, Manifest, WrongModel
-from tramfl.runtime.weights.store import BLOCK_BYTES, DIGEST, Part, Store
+from tramfl.runtime.weights.store import BLOCK_BYTES, DIGEST, Part, WeightStore
 from tramfl.runtime.wire import CHUNK_BYTES, Consignment
 
 OFFSET_BYTES = 8
@@ -69,7 +69,7 @@ def _check_assignment(offer: Offer, sender: NodeId, sites: int) -> None:
 class Arrival:
     """One transfer, from its consignment to verified bytes in staging."""
 
-    def __init__(self, store: Store, manifest: Manifest, sender: str, consignment: Consignment) -> None:
+    def __init__(self, store: WeightStore, manifest: Manifest, sender: str, consignment: Consignment) -> None:
         self._store = store
         self._manifest = manifest
         self._sender = sender

@@ -47,7 +47,7 @@ class Entry(NamedTuple):
     path: Path
 
 
-class Store:
+class WeightStore:
     """One run's weights in one folder, which belongs to one process at a time."""
 
     def __init__(self, folder: Path) -> None:
@@ -209,7 +209,7 @@ class Store:
 class Part:
     """The bytes of a transfer that have arrived, appended as they come."""
 
-    def __init__(self, store: Store, path: Path, size: int, linked: bool) -> None:
+    def __init__(self, store: WeightStore, path: Path, size: int, linked: bool) -> None:
         self.path = path
         self.size = size
         self.linked = linked
