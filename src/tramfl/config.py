@@ -34,6 +34,8 @@ class Partition(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     layout: str = "5-uneven"
     """A layout of the paper (3, 5, 10, 5-uneven) or iid, dirichlet, shard, pathological."""
+    held: str | None = None
+    """A CSV file with the training samples per node (rows) and label (columns): for runs without training."""
     nodes: Whole | None = None
     """How many nodes, for the other layouts; a layout of the paper has its own number."""
     alpha: Positive = 0.5
@@ -117,6 +119,15 @@ class Budget(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """At most this many virtual seconds."""
     samples: Whole | None = None
     """At most this many samples trained."""
+    held_for: Whole | None = None
+    """k: a target is held while the mean of the last k tests is at it; the run then ends once all are held."""
+
+
+class Recording(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How much of a round its row keeps."""
+
+    rows: Literal["short", "whole"] = "short"
+    """short: rows of more than 50 nodes keep the ten best candidates, and of more than 200 nodes rounded loads."""
 
 
 class Scenario(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -140,6 +151,7 @@ class Scenario(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     training: TrainingSettings = field(default_factory=TrainingSettings)
     evaluation: Evaluation = field(default_factory=Evaluation)
     budget: Budget = field(default_factory=Budget)
+    record: Recording = field(default_factory=Recording)
 
 
 S = TypeVar("S", bound=Struct)

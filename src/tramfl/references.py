@@ -43,6 +43,23 @@ def referred(text: str, key: str) -> Any:
     return found
 
 
+def reference_to(thing: Any) -> str | None:
+    """`package.module:attribute` of a class or function that can be imported under it; None of anything else."""
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(name, str) or module == "__main__":
+        return None
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return f"{module}:{name}" if found is thing and is_reference(f"{module}:{name}") else None
+
+
+def described(thing: Any) -> str:
+    """A class or function by its place, any other object by that of its class."""
+    named = thing if isinstance(getattr(thing, "__qualname__", None), str) else type(thing)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
 def call_with_known(factory: Callable[..., Any], **offered: Any) -> Any:
     """Call `factory` with those of the `offered` arguments that it names."""
     try:

@@ -198,7 +198,6 @@ TINY = ("run", "--no-training", "--rounds", "2", "--out", "run")
         ([*TINY, "--target", "nan"], ["--target nan"]),
         ([*TINY, "--track", "paper"], ["--track paper", "tensorboard, mlflow"]),
         ([*TINY, "--resume", "--overwrite"], ["--resume", "--overwrite", "one of them"]),
-        ([*TINY, "--resume"], ["run holds no run", "config.toml"]),
         (["run", "--no-training", "--set", "dataset=npz:a.npz"], ["label counts", "mnist"]),
         (["run", "--set", "dataset=npz:a.npz", "--out", "run"], ["a.npz", "no such file"]),
         (["run", "--set", "dataset=birds", "--out", "run"], ["'birds'", "npz:PATH"]),

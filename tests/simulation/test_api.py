@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -105,10 +106,14 @@ def test_another_run_is_not_resumed_in_place_of_the_one_that_is_there(
     assert (tmp_path / "run" / ROUNDS_FILE).read_bytes().startswith(before[ROUNDS_FILE])
 
 
+def test_resuming_starts_a_run_where_nothing_is_there_yet(tmp_path: Path) -> None:
+    run: dict[str, Any] = {"train": False, "out": tmp_path / "new", "resume": True}
+    first = tramfl.simulate(rounds=3, **run)
+    assert len(first.rows) == 3
+    assert tramfl.simulate(rounds=5, **run).rows[:3] == first.rows
+
+
 def test_only_a_simulated_run_can_be_resumed(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"nowhere holds no run: there is no config\.toml in it\.$"):
-        tramfl.simulate(train=False, rounds=3, out=tmp_path / "nowhere", resume=True)
-    assert not (tmp_path / "nowhere").exists()
     tramfl.simulate(train=False, rounds=3, out=tmp_path)
     config = tmp_path / CONFIG_FILE
     config.write_text(config.read_text().replace("[resolved]\n", '[resolved]\nclock = "real"\n'))
@@ -303,3 +308,75 @@ def test_a_policy_that_returns_nothing_is_an_error_and_no_traceback() -> None:
 
     with pytest.raises(BadInput, match="the policy returned None; decide must return"):
         tramfl.simulate("digits-3", policy=forgets, train=False, rounds=2)
+
+
+def test_observe_may_stop_the_run_which_then_says_so_and_can_be_resumed(tmp_path: Path) -> None:
+    run: dict[str, Any] = {"scenario": "digits-3", "train": False, "rounds": 9, "out": tmp_path}
+    stopped = tramfl.simulate(observe=lambda row: row.round == 4, **run)
+    assert len(stopped.rows) == 4
+    assert (stopped.summary.status, stopped.summary.stopped_because) == ("stopped", "observe returned True.")
+    assert len(tramfl.simulate(resume=True, **run).rows) == 9
+
+
+class Half:
+    """Loads of a caller's own."""
+
+    def __init__(self, flops: float = 5e12) -> None:
+        self.flops = flops
+
+    def at(self, round_: int) -> RoundLoads:
+        return RoundLoads([self.flops * (1 + round_)] * 3, [[1e8] * 3] * 3)
+
+
+def test_a_run_with_objects_of_the_callers_own_is_not_played_again_without_them(tmp_path: Path) -> None:
+    run: dict[str, Any] = {"scenario": "digits-3", "train": False, "out": tmp_path}
+    first = tramfl.simulate(policy=Stays(), loads=Half(), rounds=3, **run)
+    config = str(tmp_path / CONFIG_FILE)
+    for given, missing in (({}, "policy"), ({"policy": Stays()}, "loads"), ({"loads": Half()}, "policy")):
+        words = rf"played with the caller's own {missing}, .*:(Stays|Half), which no file can bring back"
+        with pytest.raises(BadInput, match=words):
+            tramfl.simulate(config, train=False, **given)
+        with pytest.raises(BadInput, match=words):
+            tramfl.simulate(rounds=5, resume=True, **run, **given)
+    assert tramfl.simulate(config, train=False, policy=Stays(), loads=Half()).rows == first.rows
+    with pytest.raises(BadInput, match="line 1: the loads given are not those of the run there"):
+        tramfl.simulate(policy=Stays(), loads=Half(1e12), rounds=5, resume=True, **run)
+    more = tramfl.simulate(policy=Stays(), loads=Half(), rounds=5, resume=True, **run)
+    assert more.rows[:3] == first.rows
+
+
+def test_a_policy_that_can_be_imported_is_recorded_by_reference_and_played_again(tmp_path: Path) -> None:
+    from tramfl.scheduling.baselines import Tram
+
+    first = tramfl.simulate("digits-3", policy=Tram, train=False, rounds=4, out=tmp_path)
+    assert first.scenario.policy == "tramfl.scheduling.baselines:Tram"
+    assert tramfl.simulate(tmp_path / CONFIG_FILE, train=False).rows == first.rows
+
+
+def test_own_data_leave_a_fingerprint_and_other_data_are_refused(tmp_path: Path) -> None:
+    first = on_blobs(out=tmp_path, rounds=2)
+    known = RunFolder(tmp_path).resolved()
+    assert known.data is not None
+    assert known.own.keys() >= {"data"}
+    with pytest.raises(BadInput, match=r"own data, .*Dataset, which no file can bring back"):
+        tramfl.simulate(tmp_path / CONFIG_FILE)
+    assert on_blobs(out=tmp_path, rounds=3, resume=True).rows[:2] == first.rows
+    other = dataclasses.replace(blobs(), train_images=blobs().train_images + 1)
+    with pytest.raises(BadInput, match="was played on other data: their fingerprint is"):
+        on_blobs(out=tmp_path, rounds=4, resume=True, data=other)
+
+
+def test_a_schedule_is_played_from_a_table_of_counts_of_any_size(tmp_path: Path) -> None:
+    table = tmp_path / "counts.csv"
+    table.write_text("cat,dog\n" + "\n".join(f"{30 + i},{60 - i}" for i in range(25)) + "\n")
+    settings = {"partition.held": str(table), "cost.flops_per_sample": 1e6, "cost.model_bits": 1e6}
+    result = tramfl.simulate("digits-3", train=False, rounds=6, settings=settings)
+    assert result.labels == ("cat", "dog")
+    assert len(result.held) == 25
+    assert len(result.rows[0].loads.flops) == 25
+    with pytest.raises(BadInput, match=r"partition\.held is a table of counts without data: add --no-training"):
+        tramfl.simulate("digits-3", rounds=6, settings=settings)
+    for text, words in (("1,2\n3\n", "row 2, must have 2 whole counts"), ("", "has no row of counts")):
+        table.write_text(text)
+        with pytest.raises(BadInput, match=words):
+            tramfl.simulate("digits-3", train=False, rounds=6, settings=settings)

@@ -3,12 +3,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace as with_fields
 
+import msgspec
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from tramfl.config import Budget, Scenario
 from tramfl.notation import BadInput, Digest, NodeId
-from tramfl.record import Scores, seconds_to
+from tramfl.record import Scores, seconds_to, summary_of
 from tramfl.simulation.experiment import Experiment, Setting
 from tramfl.simulation.scenarios import scenario_named
 from tramfl.simulation.setting import scheduling_only
@@ -127,8 +129,74 @@ def test_the_weights_after_the_last_row_are_kept_until_the_row_is_dealt_with() -
 def test_rows_and_weights_are_taken_back_together() -> None:
     chosen = scenario(rounds=5)
     experiment = Experiment(chosen, scheduling_only(chosen))
-    states = [(0, experiment.weights)]
-    states += [(len(experiment.rows), experiment.weights) for _ in experiment.rounds()]
-    experiment.forget_after(*states[2])
-    assert (len(experiment.rows), experiment.weights) == states[2]
+    states = [(0, experiment.reached)]
+    states += [(len(experiment.rows), experiment.reached) for _ in experiment.rounds()]
+    experiment.go_back_to(states[2][1])
+    assert (len(experiment.rows), experiment.reached) == states[2]
     assert not experiment.finished
+
+
+class Scripted:
+    """A judge whose tests come out as they were written down."""
+
+    def __init__(self, accuracies: Sequence[float]) -> None:
+        self._left = list(accuracies)
+        self.asked: list[tuple[float, ...]] = []
+
+    def scores(self, digest: Digest, node: NodeId, targets: Sequence[float]) -> Scores:
+        self.asked.append(tuple(targets))
+        return Scores(test_accuracy=self._left.pop(0))
+
+
+def test_a_target_is_held_from_when_the_mean_of_the_last_tests_stays_at_it() -> None:
+    chosen = replace(scenario(rounds=60), budget=Budget(targets=(0.5, 0.79), rounds=60, held_for=3))
+    judge = Scripted([0.6, 0.9, 0.2, 0.3, 0.7, 0.7, 0.8, 0.9, 0.9, 0.1])
+    experiment = Experiment(chosen, with_fields(scheduling_only(chosen), judge=judge))
+    tested = [row for row in experiment.rounds() if row.test_accuracy is not None]
+    summary = experiment.summary()
+    # Means of three: -, -, 0.57, 0.47, 0.4, 0.57, 0.73, 0.8.
+    assert len(tested) == 8, "the run goes on past the first crossing, to the first mean of three at 0.79"
+    assert summary.seconds_to_target == {"0.5": tested[0].total_seconds, "0.79": tested[1].total_seconds}
+    assert summary.seconds_held == {"0.5": tested[5].total_seconds, "0.79": tested[7].total_seconds}
+    assert set(judge.asked) == {(0.5, 0.79)}, "every test is exact about every target, since a mean must stay there"
+
+
+def test_without_held_for_a_run_ends_at_the_first_crossing_and_says_nothing_of_holding() -> None:
+    chosen = replace(scenario(rounds=60), budget=Budget(targets=(0.5,), rounds=60))
+    experiment = Experiment(chosen, with_fields(scheduling_only(chosen), judge=Scripted([0.1, 0.6, 0.2])))
+    assert sum(row.node is not None for row in experiment.rounds()) == 2
+    assert b"seconds_held" not in msgspec.json.encode(experiment.summary())
+
+
+@pytest.mark.parametrize("policy", ["load-aware", "variance-first"])
+def test_a_run_that_v_keeps_from_training_for_ever_stops_and_says_why(policy: str) -> None:
+    chosen = replace(scenario(rounds=100_000), policy=policy, variance_limit=0.0)
+    held = np.array([[9, 0], [9, 0]])  # the second label is nobody's, the first alone is in balance
+    setting = with_fields(scheduling_only(chosen), held=np.array([[9, 0], [0, 9]]))
+    experiment = Experiment(chosen, setting)
+    rows = list(experiment.rounds())
+    assert len(rows) == 1
+    assert rows[0].node is None
+    summary = experiment.summary()
+    assert summary.status == "stopped"
+    assert "every S* is 0 under V = 0" in str(summary.stopped_because)
+    again = Experiment(chosen, setting, done=rows)
+    assert list(again.rounds()) == []
+    assert again.summary() == summary
+    free = Experiment(replace(chosen, budget=Budget(rounds=5)), with_fields(setting, held=held))
+    assert len(list(free.rounds())) == 5, "where training is possible the run goes on"
+
+
+def test_a_tenth_of_next_to_nothing_stops_time_first_as_well() -> None:
+    chosen = replace(scenario(rounds=1000), policy="time-first")
+    experiment = Experiment(chosen, with_fields(scheduling_only(chosen), held=np.array([[4, 0], [0, 4]])))
+    assert len(list(experiment.rounds())) == 1
+    assert "less than one sample" in str(experiment.summary().stopped_because)
+
+
+def test_rows_that_are_not_kept_give_the_same_summary() -> None:
+    chosen = scenario(rounds=30)
+    kept, lean = (Experiment(chosen, scheduling_only(chosen), keep_rows=keep) for keep in (True, False))
+    assert list(kept.rounds()) == list(lean.rounds()) == kept.rows
+    assert lean.rows == []
+    assert lean.summary() == kept.summary() == summary_of(chosen, kept.rows, kept.setting.cost, finished=True)

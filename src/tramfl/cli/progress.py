@@ -96,7 +96,7 @@ class GridProgress:
         if not self._quiet:
             line = f"[{self._ended}/{self._all}] {_told(summary)}"
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
-        return summary.status == "finished"
+        return summary.status != "interrupted"
 
 
 def _told(summary: Summary) -> str:
@@ -105,4 +105,5 @@ def _told(summary: Summary) -> str:
     reached = [f"{percent(float(target))} after {seconds(after)} s" for target, after in times if after is not None]
     if summary.test_accuracy is None:
         reached = [f"{summary.samples / max(summary.total_seconds, 1e-9):,.0f} samples/s"]
-    return f"{what}: {', '.join(reached) or 'no target reached'} ({rounds_text(summary.rounds)})"
+    stopped = f"; stopped: {summary.stopped_because}" if summary.stopped_because else ""
+    return f"{what}: {', '.join(reached) or 'no target reached'} ({rounds_text(summary.rounds)}){stopped}"

@@ -34,7 +34,7 @@ from tramfl.notation import BadInput
 from tramfl.record import CONFIG_FILE, Resolved, Row, RunFolder, Summary, folder_name
 from tramfl.reporting.summary import percent, rounds_text, seconds
 from tramfl.simulation.experiment import Experiment
-from tramfl.simulation.play import Request, play
+from tramfl.simulation.play import Request, check_own, play
 from tramfl.simulation.scenarios import DEFAULT, scenario_from
 from tramfl.simulation.trackers import follow
 
@@ -53,7 +53,7 @@ def run(
     ] = None,
     loads: Annotated[Path | None, typer.Option(help="Replay the loads of a recorded rounds.jsonl.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write (default: runs/SCENARIO-POLICY-SEED).")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder, or start it.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")] = False,
     no_training: NoTrainingOption = False,
     data_dir: DataDirOption = None,
@@ -82,7 +82,7 @@ def run(
         wanted, before = scenario_of(scenario or DEFAULT, set_, **keys), _resolved_of(scenario)
         out = out or default_folder(wanted)
     train = not no_training and before.trained is not False
-    if not train and not resume:
+    if not train and not RunFolder(out).holds_run:
         wanted = limited(wanted, ROUNDS_WITHOUT_TRAINING)
     request = Request(
         scenario=wanted,
@@ -92,6 +92,7 @@ def run(
         overwrite=overwrite,
         data_dir=data_dir,
         threads=threads or before.threads or 1,
+        keep_rows=False,
     )
     summary = _play(request, track or [], quiet or format is Format.json)
     page = write_report([out], out) if summary.rounds else None
@@ -101,6 +102,9 @@ def run(
         _print(summary)
         if not quiet:
             print(f"Record in {out}{f', report: {page}' if page else ''}")
+    if summary.stopped_because:
+        print(f"tramfl: the run was stopped: {summary.stopped_because}", file=sys.stderr)
+        sys.exit(1)
     if summary.status != "finished":
         places = ["--out", str(out), *(["--data-dir", str(data_dir)] if data_dir else [])]
         print(f"tramfl: interrupted; go on with: tramfl run --resume {shlex.join(places)}", file=sys.stderr)
@@ -121,7 +125,11 @@ def _parts_of(app: str | None) -> dict[str, str | None]:
 def _resolved_of(scenario: str | None) -> Resolved:
     """How a run was played, where it is its own description that is to be played again."""
     path = Path(scenario or "")
-    return RunFolder(path.parent).resolved() if path.name == CONFIG_FILE else Resolved()
+    if path.name != CONFIG_FILE:
+        return Resolved()
+    folder = RunFolder(path.parent)
+    check_own(folder, ())
+    return folder.resolved()
 
 
 def default_folder(scenario: Scenario) -> Path:
@@ -137,6 +145,9 @@ def _resumed(
         named = scenario_of(scenario or DEFAULT, None, policy=keys["policy"], seed=keys["seed"])
         out = default_folder(named)
     folder = RunFolder(out)
+    if not folder.holds_run:  # nothing to go on with yet: the same command starts it
+        return scenario_of(scenario or DEFAULT, sets, **keys), out, _resolved_of(scenario)
+    check_own(folder, ())
     before = folder.scenario()
     given = scenario_from(scenario) if scenario is not None else before
     if given.name != before.name:
@@ -169,5 +180,8 @@ def _print(summary: Summary) -> None:
     )
     for target, after in summary.seconds_to_target.items():
         if summary.test_accuracy is not None:
-            reached = f"after {seconds(after)} s" if after is not None else "not reached"
+            reached = f"first reached after {seconds(after)} s" if after is not None else "not reached"
+            if summary.seconds_held:
+                since = summary.seconds_held[target]
+                reached += f", held from {seconds(since)} s on" if since is not None else ", not held"
             console.print(f"  accuracy {percent(float(target))}: {reached}")

@@ -26,9 +26,10 @@ from tramfl.record.rows import (
     lineage,
     read_rows,
     row_of,
+    shortened,
 )
 from tramfl.record.snapshot import Doing, Now, RunState, SiteNow
-from tramfl.record.summary import Summary, summary_of
+from tramfl.record.summary import Summary, Tally, summary_of
 from tramfl.record.tail import RowTail
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "Scores",
     "SiteNow",
     "Summary",
+    "Tally",
     "check_rows",
     "folder_name",
     "is_past_a_limit",
@@ -63,6 +65,7 @@ __all__ = [
     "row_of",
     "runs_inside",
     "seconds_to",
+    "shortened",
     "summary_of",
     "write_atomically",
     "writing",

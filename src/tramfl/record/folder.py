@@ -69,6 +69,11 @@ class Resolved(Struct, frozen=True, kw_only=True, omit_defaults=True):
     held: tuple[tuple[int, ...], ...] = ()
     """l_ic: training samples per node and label."""
     cost: ModelCost | None = None
+    own: dict[str, str] = field(default_factory=dict)
+    """The caller's own objects that the run was played with, which config.toml cannot bring back: policy, loads, data
+    or model, each with its class."""
+    data: str | None = None
+    """Fingerprint of the data."""
     versions: dict[str, str] = field(default_factory=dict)
 
 

@@ -5,11 +5,13 @@ results arrive as arguments; no clock and no file.
 
     tested    after every `evaluation.every`-th round that trained; skipped rounds do not count
     open      a target of the budget that no test has reached so far
-    over      no target is open, or the first limit of the budget is reached
+    held      a target at which the mean of the last `budget.held_for` tests has been ever since some test
+    over      no target is open (with `held_for`: every target is held), or the first limit of the budget is reached
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -57,12 +59,19 @@ class Milestones(Struct, frozen=True):
 
     targets: tuple[float, ...]
     seconds: tuple[float | None, ...]
-    """T_total when each target was reached; None while it is open."""
+    """T_total when a test first reached each target; None before that."""
+    held_for: int | None = None
+    """k: how many tests the mean is taken over."""
+    held: tuple[float | None, ...] = ()
+    """T_total since which the mean of the last k tests has been at each target, or None; empty without k."""
+    recent: tuple[float, ...] = ()
+    """The last k tests."""
 
     @classmethod
     def of(cls, budget: Budget, rounds: Iterable[MeasuredRound] = ()) -> Milestones:
         """The milestones after these rounds, tested and untested ones; without rounds those of a run that begins."""
-        found = cls(budget.targets, (None,) * len(budget.targets))
+        nothing = (None,) * len(budget.targets)
+        found = cls(budget.targets, nothing, budget.held_for, nothing if budget.held_for else ())
         for each in rounds:
             found = found.after(each, each.total_seconds)
         return found
@@ -70,23 +79,33 @@ class Milestones(Struct, frozen=True):
     def after(self, test: Measured, seconds: float) -> Milestones:
         """The milestones after one test more, at T_total = `seconds`."""
         value = test.test_accuracy
-        if value is None or not any(value >= target for target in self.open):
+        if value is None:
             return self
         reached = tuple(
             seconds if before is None and value >= target else before
             for target, before in zip(self.targets, self.seconds, strict=True)
         )
-        return replace(self, seconds=reached)
+        if self.held_for is None:
+            return replace(self, seconds=reached)
+        recent = (*self.recent, value)[-self.held_for :]
+        mean = math.fsum(recent) / self.held_for if len(recent) == self.held_for else -math.inf
+        held = tuple(
+            (seconds if before is None else before) if mean >= target else None
+            for target, before in zip(self.targets, self.held, strict=True)
+        )
+        return replace(self, seconds=reached, held=held, recent=recent)
 
     @property
     def open(self) -> tuple[float, ...]:
-        """Targets that no test has reached: a test looks at more samples only for these."""
+        """Targets that a test looks at more samples for: those not reached, or all where a mean must stay at them."""
+        if self.held_for is not None:
+            return self.targets
         return tuple(t for t, reached in zip(self.targets, self.seconds, strict=True) if reached is None)
 
     @property
     def all_reached(self) -> bool:
-        """Whether there were targets and none is open."""
-        return bool(self.targets) and None not in self.seconds
+        """Whether there were targets and all are reached, and held where that was asked for."""
+        return bool(self.targets) and None not in (*self.seconds, *self.held)
 
     def is_over(self, budget: Budget, ledger: Ledger) -> bool:
         """Whether the run ends here: at its last target, or at its first limit."""

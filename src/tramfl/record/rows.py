@@ -8,20 +8,49 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 from tramfl.circulation.custody import Record
 from tramfl.circulation.phases import Outcome
 from tramfl.notation import BadInput, Candidate, Ledger, NodeId
 from tramfl.record.files import write_atomically
 
+MANY_NODES = 50
+"""Above this, a short row keeps the best candidates alone ..."""
+KEPT_CANDIDATES = 10
+"""... this many of them, the chosen one among them."""
+ROUNDED_NODES = 200
+"""Above this, a short row also has its loads in steps of about a ten-thousandth of the largest."""
 
-class RowLoads(Struct, frozen=True):
+
+class RowLoads(Struct, frozen=True, omit_defaults=True):
     """The loads the decision was made from; null where a node did not report."""
 
     flops: tuple[float | None, ...]
     bandwidth: tuple[float | None, ...]
     """From the holder to each node; null to itself."""
+    steps: tuple[float, float] | None = None
+    """Of a row with rounded loads: what one unit of `flops` and of `bandwidth` stands for."""
+
+    @property
+    def in_full(self) -> RowLoads:
+        """The loads in FLOPS and bit/s, whatever the row's steps are."""
+        if self.steps is None:
+            return self
+        flops, bandwidth = self.steps
+        return RowLoads(_scaled(self.flops, flops), _scaled(self.bandwidth, bandwidth))
+
+
+def _scaled(values: Iterable[float | None], step: float) -> tuple[float | None, ...]:
+    return tuple(None if value is None else value * step for value in values)
+
+
+def _in_steps(values: tuple[float | None, ...]) -> tuple[tuple[float | None, ...], float]:
+    """`values` as whole numbers of steps, and the step: a power of ten, a ten-thousandth of the largest or less."""
+    largest = max((value for value in values if value is not None), default=1.0)
+    step = 10.0 ** (math.floor(math.log10(largest)) - 3) if largest > 0 else 1.0
+    return tuple(None if value is None else round(value / step) for value in values), step
 
 
 class RowDecision(Struct, frozen=True):
@@ -32,6 +61,8 @@ class RowDecision(Struct, frozen=True):
     predicted_seconds: float
     candidates: tuple[Candidate, ...]
     unreachable_labels: tuple[int, ...] = ()
+    weighed: int | UnsetType = UNSET
+    """How many candidates there were, where the row keeps only the best of them."""
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -109,6 +140,25 @@ def row_of(outcome: Outcome, record: Record, scores: Scores) -> Row:
     )
 
 
+def shortened(row: Row) -> Row:
+    """A row of many nodes with its best candidates alone, and of very many with rounded loads; others as they are."""
+    nodes = len(row.loads.flops)
+    if nodes <= MANY_NODES:
+        return row
+    candidates = row.decision.candidates
+    decision = row.decision
+    if len(candidates) > KEPT_CANDIDATES:
+        best = sorted(candidates, key=lambda c: (c.node != row.node, -c.score, c.node))[:KEPT_CANDIDATES]
+        kept = tuple(sorted(best, key=lambda c: c.node))
+        decision = replace(decision, candidates=kept, weighed=len(candidates))
+    loads = row.loads
+    if nodes > ROUNDED_NODES:
+        flops, one = _in_steps(loads.flops)
+        bandwidth, other = _in_steps(loads.bandwidth)
+        loads = RowLoads(flops, bandwidth, (one, other))
+    return replace(row, decision=decision, loads=loads)
+
+
 class RowWriter:
     """Appends rows to a file, each one flushed as a whole line."""
 
@@ -121,6 +171,16 @@ class RowWriter:
         self._file.write(self._encode(row) + b"\n")
         self._file.flush()
 
+    @property
+    def size(self) -> int:
+        """Bytes in the file after the last row."""
+        return self._file.tell()
+
+    def cut(self, size: int) -> None:
+        """Drop what was written past the first `size` bytes."""
+        if self.size > size:
+            self._file.truncate(size)
+
     def close(self) -> None:
         """Make what was written durable."""
         os.fsync(self._file.fileno())
@@ -131,15 +191,17 @@ def read_rows(path: Path) -> Iterator[Row]:
     """The rows of a file; a last line cut short by a crash is left out, any other bad line is named."""
     decoder = msgspec.json.Decoder(Row)
     try:
-        lines = path.read_bytes().split(b"\n")
+        file = path.open("rb")
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror}.") from None
-    whole, _tail = lines[:-1], lines[-1]
-    for number, line in enumerate(whole, start=1):
-        try:
-            yield decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BadInput(f"{path}, line {number}, is not a round's row: {error}.") from None
+    with file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                yield decoder.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise BadInput(f"{path}, line {number}, is not a round's row: {error}.") from None
 
 
 def keep_whole_rows(path: Path, rows: Iterable[Row]) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import UNSET, Struct, UnsetType, field
 
-from tramfl.config import Scenario
-from tramfl.notation import ModelCost
+from tramfl.config import Budget, Scenario
+from tramfl.notation import Ledger, ModelCost
 from tramfl.record.milestones import Milestones
 from tramfl.record.rows import Row
 
@@ -19,7 +19,9 @@ class Summary(Struct, frozen=True, kw_only=True):
     policy: str
     seed: int
     status: str
-    """finished, or interrupted."""
+    """finished, interrupted, or stopped: ended before its budget did, for the reason below."""
+    stopped_because: str | UnsetType = UNSET
+    """Why the run ended before its budget did; only where its status is stopped."""
     rounds: int
     skipped_rounds: int
     samples: int
@@ -40,27 +42,69 @@ class Summary(Struct, frozen=True, kw_only=True):
     cost: ModelCost
 
 
+class Tally(Struct, frozen=True, kw_only=True):
+    """What a run has come to so far: a fold over its rows, so that a long run need not keep them."""
+
+    milestones: Milestones
+    ledger: Ledger
+    rounds: int = 0
+    compute_seconds: float = 0.0
+    transfer_seconds: float = 0.0
+    idle_seconds: float = 0.0
+    label_variance: float = 0.0
+    largest_label_variance: float = 0.0
+    test_accuracy: float | None = None
+
+    @classmethod
+    def of(cls, budget: Budget, labels: int, rows: Iterable[Row] = ()) -> Tally:
+        """The tally after these rows, which are all of a run from its first round on."""
+        found = cls(milestones=Milestones.of(budget), ledger=Ledger.empty(labels))
+        for row in rows:
+            found = found.after(row)
+        return found
+
+    def after(self, row: Row) -> Tally:
+        """The tally after one row more."""
+        skipped = self.ledger.skipped + (row.node is None)
+        return Tally(
+            milestones=self.milestones.after(row, row.total_seconds),
+            ledger=Ledger(row.used, row.total_seconds, row.round, skipped),
+            rounds=self.rounds + 1,
+            compute_seconds=self.compute_seconds + row.compute_seconds,
+            transfer_seconds=self.transfer_seconds + row.transfer_seconds,
+            idle_seconds=self.idle_seconds + row.idle_seconds,
+            label_variance=row.label_variance,
+            largest_label_variance=max(self.largest_label_variance, row.label_variance),
+            test_accuracy=self.test_accuracy if row.test_accuracy is None else row.test_accuracy,
+        )
+
+    def summary(self, scenario: Scenario, cost: ModelCost, *, finished: bool, stopped: str | None = None) -> Summary:
+        """The summary of a run that has come so far; `stopped` is why it ended before its budget did."""
+        milestones, ledger = self.milestones, self.ledger
+        names = [f"{target:g}" for target in milestones.targets]
+        return Summary(
+            scenario=scenario.name,
+            policy=scenario.policy,
+            seed=scenario.seed,
+            status="stopped" if stopped is not None else "finished" if finished else "interrupted",
+            stopped_because=UNSET if stopped is None else stopped,
+            rounds=self.rounds,
+            skipped_rounds=ledger.skipped,
+            samples=ledger.samples,
+            total_seconds=ledger.seconds,
+            compute_seconds=self.compute_seconds,
+            transfer_seconds=self.transfer_seconds,
+            idle_seconds=self.idle_seconds,
+            label_variance=self.label_variance,
+            largest_label_variance=self.largest_label_variance,
+            seconds_to_target=dict(zip(names, milestones.seconds, strict=True)),
+            seconds_held=UNSET if milestones.held_for is None else dict(zip(names, milestones.held, strict=True)),
+            test_accuracy=self.test_accuracy,
+            cost=cost,
+        )
+
+
 def summary_of(scenario: Scenario, rows: Sequence[Row], cost: ModelCost, *, finished: bool) -> Summary:
     """What a run with these rows has come to."""
-    measured = [row.test_accuracy for row in rows if row.test_accuracy is not None]
-    milestones = Milestones.of(scenario.budget, rows)
-    return Summary(
-        scenario=scenario.name,
-        policy=scenario.policy,
-        seed=scenario.seed,
-        status="finished" if finished else "interrupted",
-        rounds=len(rows),
-        skipped_rounds=sum(row.node is None for row in rows),
-        samples=sum(rows[-1].used) if rows else 0,
-        total_seconds=rows[-1].total_seconds if rows else 0.0,
-        compute_seconds=sum(row.compute_seconds for row in rows),
-        transfer_seconds=sum(row.transfer_seconds for row in rows),
-        idle_seconds=sum(row.idle_seconds for row in rows),
-        label_variance=rows[-1].label_variance if rows else 0.0,
-        largest_label_variance=max((row.label_variance for row in rows), default=0.0),
-        seconds_to_target={
-            f"{target:g}": reached for target, reached in zip(milestones.targets, milestones.seconds, strict=True)
-        },
-        test_accuracy=measured[-1] if measured else None,
-        cost=cost,
-    )
+    labels = len(rows[0].used) if rows else 1
+    return Tally.of(scenario.budget, labels, rows).summary(scenario, cost, finished=finished)

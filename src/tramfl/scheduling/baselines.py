@@ -7,10 +7,11 @@ the loads.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tramfl.notation import Decision
+from tramfl.notation import Decision, Ledger
 from tramfl.scheduling.water_level import largest_allotment
-from tramfl.scheduling.weighing import BuiltInPolicy, Round, counted, who
+from tramfl.scheduling.weighing import BuiltInPolicy, Round, counted, stuck_by_balance, stuck_by_share, who
 
 SHARE = 0.1
 """x: the part of its data that a node uses in a round, where the policy fixes it."""
@@ -44,6 +45,10 @@ class TimeFirst(BuiltInPolicy):
 
     name = "time-first"
 
+    def stuck(self, ledger: Ledger, held: NDArray[np.int64]) -> str | None:
+        """A tenth of what any node holds may be less than a sample."""
+        return stuck_by_share(held, SHARE)
+
     def choose(self, now: Round, rng: np.random.Generator) -> Decision:
         """The quickest of those that have something to train."""
         samples = np.rint(SHARE * now.stock(now.nodes)).astype(np.int64)
@@ -73,6 +78,10 @@ class VarianceFirst(BuiltInPolicy):
 
     name = "variance-first"
 
+    def stuck(self, ledger: Ledger, held: NDArray[np.int64]) -> str | None:
+        """V may keep every node from training."""
+        return stuck_by_balance(ledger, held, self.settings.variance_limit)
+
     def choose(self, now: Round, rng: np.random.Generator) -> Decision:
         """The order follows the round's number, so that a node with nothing to add does not stop the cycle."""
         turn = now.ledger.round % len(now.loads.flops)
@@ -100,6 +109,10 @@ class Tram(BuiltInPolicy):
     """Tram-FL's dynamic routing: the node whose next interval, x = 0.1, leaves the least label variance."""
 
     name = "tram"
+
+    def stuck(self, ledger: Ledger, held: NDArray[np.int64]) -> str | None:
+        """A tenth of what any node holds may be less than a sample."""
+        return stuck_by_share(held, SHARE)
 
     def choose(self, now: Round, rng: np.random.Generator) -> Decision:
         """The node that balances the labels best."""

@@ -8,18 +8,23 @@ works its way back.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tramfl.notation import Candidate, Decision, NodeId
+from tramfl.notation import Candidate, Decision, Ledger, NodeId
 from tramfl.scheduling.objective import worth_training
 from tramfl.scheduling.policy import PolicySettings
 from tramfl.scheduling.water_level import largest_allotment
-from tramfl.scheduling.weighing import BuiltInPolicy, Round, counted, who
+from tramfl.scheduling.weighing import BuiltInPolicy, Round, counted, stuck_by_balance, who
 
 
 class LoadAware(BuiltInPolicy):
     """The most samples per second of the whole run, with the labels' variance within V."""
 
     name = "load-aware"
+
+    def stuck(self, ledger: Ledger, held: NDArray[np.int64]) -> str | None:
+        """V may keep every node from training."""
+        return stuck_by_balance(ledger, held, self.settings.variance_limit)
 
     def choose(self, now: Round, rng: np.random.Generator) -> Decision:
         """The node with the highest O3, or nobody where waiting scores higher."""

@@ -17,6 +17,7 @@ from tramfl.notation import Candidate, Decision, Ledger, Loads, ModelCost, NodeI
 from tramfl.scheduling.objective import samples_per_second
 from tramfl.scheduling.policy import PolicySettings
 from tramfl.scheduling.timing import compute_seconds, idle_seconds, transfer_seconds
+from tramfl.scheduling.water_level import largest_allotment
 
 
 class Round(Struct, frozen=True, eq=False):
@@ -162,9 +163,35 @@ class BuiltInPolicy(ABC):
             return now.skip("Nobody trains: no reporting node holds any samples.")
         return self.choose(now, rng)
 
+    def stuck(self, ledger: Ledger, held: NDArray[np.int64]) -> str | None:
+        """Why no later round can train although every node reports, or None where one may."""
+        return None
+
     @abstractmethod
     def choose(self, now: Round, rng: np.random.Generator) -> Decision:
         """The choice, once there is somebody to choose from."""
+
+
+def stuck_by_balance(ledger: Ledger, held: NDArray[np.int64], limit: float) -> str | None:
+    """Why V keeps every node from training, now and for ever: S* depends on the samples used and held alone."""
+    reachable = held.any(axis=0)
+    used = np.array(ledger.used, dtype=np.int64)[reachable]
+    if not reachable.any():
+        return "no node holds any samples."
+    if largest_allotment(used, held[:, reachable], limit).total.any():
+        return None
+    variance = float(_label_variances(used[np.newaxis, :])[0])
+    return (
+        f"no node can ever add a sample again: with the label variance at {variance:,.6g}, every S* is 0 under"
+        f" V = {limit:,.6g}. Give a larger variance_limit, or data in which the nodes share labels."
+    )
+
+
+def stuck_by_share(held: NDArray[np.int64], share: float) -> str | None:
+    """Why a fixed share of what any node holds never comes to a sample."""
+    if np.rint(share * held).any():
+        return None
+    return f"no node can ever train: {share:g} of what any node holds of a label is less than one sample."
 
 
 def _label_variances(counts: NDArray[np.int64]) -> Reals:

@@ -13,12 +13,14 @@ import numpy as np
 
 from tramfl.config import Scenario, as_table, settings_from, with_value
 from tramfl.learning.app import App
+from tramfl.learning.data.fingerprint import fingerprint
 from tramfl.notation import BadInput
-from tramfl.record import Row, Summary, seconds_to
+from tramfl.record import CONFIG_FILE, Row, RunFolder, Summary, seconds_to
+from tramfl.references import described, reference_to
 from tramfl.scheduling.policy import Policy
 from tramfl.simulation.experiment import Experiment
 from tramfl.simulation.loads import LoadSource
-from tramfl.simulation.play import Request, play
+from tramfl.simulation.play import Request, check_own, play
 from tramfl.simulation.scenarios import DEFAULT, scenario_from
 from tramfl.simulation.setting import torch_left_alone
 
@@ -83,7 +85,7 @@ def simulate(
     overwrite: bool = False,
     data_dir: str | Path | None = None,
     threads: int | None = 1,
-    observe: Callable[[Row], None] | None = None,
+    observe: Callable[[Row], object] | None = None,
 ) -> Result:
     """Run a scenario in virtual time and give its rows, summary and tables.
 
@@ -93,7 +95,8 @@ def simulate(
     with `decide`, a class of such objects or the function itself. `loads` is any object with `at(round)`. `settings`
     changes keys of the scenario, by their dotted names: `{"training.batch_size": 64}`. With `out` the run is also
     recorded in that folder; `resume` goes on with the run that is there, with another budget if need be, and
-    `overwrite` replaces it. An interrupt leaves the folder ready to be resumed.
+    `overwrite` replaces it. An interrupt leaves the folder ready to be resumed. `observe` is called with every row
+    and ends the run if it returns True.
     """
     if threads is not None and (not isinstance(threads, int) or threads < 1):
         raise BadInput(f"threads = {threads!r}: give a whole number of at least 1, or None for PyTorch's own choice.")
@@ -102,7 +105,7 @@ def simulate(
     model = brought.model if model is None else model
     data = App(data=brought.data if data is None else data).dataset(data_dir=Path(data_dir) if data_dir else None)
     wanted: dict[str, Any] = {
-        "policy": policy if isinstance(policy, str) or policy is None else _name(policy),
+        "policy": policy if isinstance(policy, str) or policy is None else reference_to(policy) or _name(policy),
         "dataset": getattr(data, "name", None),
         "training.network": None if model is None else _name(model),
         "seed": seed,
@@ -116,7 +119,16 @@ def simulate(
             table = with_value(table, key.split("."), _plain(value), f"settings: `{key}`")
     found = settings_from(table, Scenario, "settings")
     folder = Path(out) if out is not None else None
+    own = {
+        kind: described(thing)
+        for kind, thing in (("policy", policy), ("loads", loads), ("data", data), ("model", model))
+        if thing is not None and not isinstance(thing, str) and (kind != "policy" or reference_to(thing) is None)
+    }
+    if isinstance(scenario, str | Path) and Path(scenario).name == CONFIG_FILE:
+        check_own(RunFolder(Path(scenario).parent), own)
     request = Request(
+        own=own,
+        data=None if data is None else fingerprint(data),
         scenario=found,
         out=folder,
         train=train,
@@ -126,9 +138,9 @@ def simulate(
         threads=threads,
     )
 
-    def tell(_: Experiment, row: Row) -> None:
-        if observe is not None:
-            observe(row)
+    def tell(experiment: Experiment, row: Row) -> None:
+        if observe is not None and observe(row) is True:
+            experiment.stop("observe returned True.")
 
     custom = policy if policy is not None and not isinstance(policy, str) else None
     with torch_left_alone() if train else nullcontext():
@@ -163,7 +175,7 @@ def _name(thing: Any) -> str:
 def _flat(row: Row) -> dict[str, Any]:
     table = msgspec.structs.asdict(row)
     decision = table.pop("decision")
-    loads = table.pop("loads")
+    loads = table.pop("loads").in_full
     table.update(policy=decision.policy, reason=decision.reason, predicted_seconds=decision.predicted_seconds)
     table["samples"] = sum(row.samples)
     table.pop("used")

@@ -17,8 +17,8 @@ from tramfl.circulation.commands import CloseRound
 from tramfl.circulation.custody import Record, first_record
 from tramfl.config import Scenario
 from tramfl.draws import first_holder
-from tramfl.notation import BadInput, Counts, Digest, Ledger, ModelCost, NodeId
-from tramfl.record import Milestones, Row, Scores, Summary, is_test_due, ledger_after, row_of, summary_of
+from tramfl.notation import BadInput, Counts, Digest, ModelCost, NodeId
+from tramfl.record import Row, Scores, Summary, Tally, is_test_due, ledger_after, row_of, shortened
 from tramfl.scheduling.policy import Policy, PolicySettings, as_policy, policy_named
 from tramfl.simulation.loads import LoadSource, load_source
 from tramfl.simulation.own_loads import checked
@@ -44,6 +44,8 @@ class Setting:
     judge: Judge | None = None
     initial: Digest = "w0"
     """The weights the run begins, or goes on, with."""
+    data: str | None = None
+    """Fingerprint of the data; None where there are none, or where the caller has it."""
 
 
 class _KeepsLast:
@@ -74,6 +76,17 @@ class _KeepsLast:
         self._dropped.clear()
 
 
+@dataclass(frozen=True)
+class Reached:
+    """Where a run stands: all that is needed to conclude it, or to go back to."""
+
+    tally: Tally
+    weights: Digest
+    """The weights after the last row."""
+    skipped: bool = False
+    """Whether nobody trained in the last round."""
+
+
 class Experiment:
     """A run: iterate over `rounds()`, then ask for the `summary`."""
 
@@ -85,18 +98,26 @@ class Experiment:
         policy: Any = None,
         loads: LoadSource | None = None,
         done: Sequence[Row] = (),
+        keep_rows: bool = True,
     ) -> None:
         self.scenario, self.setting = scenario, setting
-        self.rows: list[Row] = list(done)
-        self.weights: Digest = setting.initial
-        """The weights after the last row."""
+        self.rows: list[Row] = list(done) if keep_rows else []
+        """The rows so far; none where they are not kept, so that memory does not grow with the rounds."""
+        self._keep_rows = keep_rows
+        nodes, labels = setting.held.shape
+        tally = Tally.of(scenario.budget, labels, done)
+        self.reached = Reached(tally, setting.initial, skipped=bool(done) and done[-1].node is None)
+        self.stopped: str | None = None
+        """Why the run ends although its budget does not, if it does."""
         self._closed: deque[CloseRound] = deque()
         self._learner = _KeepsLast(setting.learner)
-        nodes = len(setting.held)
+        # Of drawn and constant loads it is known that every node reports in every round.
+        self._all_report = loads is None and scenario.loads.kind != "replay"
         loads = load_source(scenario.loads, nodes, scenario.seed) if loads is None else checked(loads, nodes)
+        self._policy = _policy(policy, scenario)
         self._world = World(
-            record=_begin(scenario, setting, self.rows, loads.at(1).holder),
-            policy=_policy(policy, scenario),
+            record=_begin(scenario, setting, done, loads.at(1).holder),
+            policy=self._policy,
             held=setting.held,
             cost=setting.cost,
             loads=loads,
@@ -104,10 +125,10 @@ class Experiment:
             learner=self._learner,
             close_round=self._closed.append,
         )
-        self._ledger, self._milestones = self._come_so_far()
+        self._stop_if_stuck()
 
     def rounds(self) -> Iterator[Row]:
-        """Play on, one row a round, until a limit or the last target is reached."""
+        """Play on, one row a round, until a limit or the last target is reached, or the run is stuck."""
         if self.finished:
             return
         self._world.start()
@@ -118,38 +139,54 @@ class Experiment:
                 raise BadInput("the run came to a halt: no node could go on.")
             closed = self._closed.popleft()
             row = row_of(closed.outcome, closed.record, self._score(closed))
-            self.weights = closed.record.weights.digest
-            self.rows.append(row)
-            self._ledger = closed.record.ledger
-            self._milestones = self._milestones.after(row, row.total_seconds)
+            if self.scenario.record.rows == "short":
+                row = shortened(row)
+            self.reached = Reached(
+                self.reached.tally.after(row), closed.record.weights.digest, skipped=row.node is None
+            )
+            if self._keep_rows:
+                self.rows.append(row)
+            self._stop_if_stuck()
             yield row
 
-    def forget_after(self, rounds: int, weights: Digest) -> None:
-        """Drop the rows past the first `rounds`, after which the weights were `weights`."""
-        del self.rows[rounds:]
-        self.weights = weights
-        self._ledger, self._milestones = self._come_so_far()
+    def stop(self, why: str) -> None:
+        """End the run after the round in hand."""
+        self.stopped = why
 
-    def _come_so_far(self) -> tuple[Ledger, Milestones]:
-        """The ledger and the milestones after the rows."""
-        ledger = ledger_after(self.rows) if self.rows else Ledger.empty(self.setting.held.shape[1])
-        return ledger, Milestones.of(self.scenario.budget, self.rows)
+    def go_back_to(self, reached: Reached) -> None:
+        """Drop the rows past an earlier moment of the run."""
+        del self.rows[reached.tally.rounds :]
+        self.reached = reached
+
+    @property
+    def weights(self) -> Digest:
+        """The weights after the last row."""
+        return self.reached.weights
+
+    def _stop_if_stuck(self) -> None:
+        """End a run in which no later round can train: who holds what does not change, nor do the samples used."""
+        stuck = getattr(self._policy, "stuck", None)
+        if self.reached.skipped and self._all_report and stuck is not None:
+            self.stopped = stuck(self.reached.tally.ledger, self.setting.held)
 
     def _score(self, closed: CloseRound) -> Scores:
         node, record = closed.outcome.node, closed.record
         due = is_test_due(self.scenario.evaluation, record.ledger, trained=node is not None)
         if node is None or self.setting.judge is None or not due:
             return Scores()
-        return self.setting.judge.scores(record.weights.digest, node, self._milestones.open)
+        return self.setting.judge.scores(record.weights.digest, node, self.reached.tally.milestones.open)
 
     @property
     def finished(self) -> bool:
-        """Whether the last target or the first limit is reached."""
-        return self._milestones.is_over(self.scenario.budget, self._ledger)
+        """Whether the last target or the first limit is reached, or the run was stopped."""
+        tally = self.reached.tally
+        return self.stopped is not None or tally.milestones.is_over(self.scenario.budget, tally.ledger)
 
     def summary(self) -> Summary:
         """What the run has come to so far."""
-        return summary_of(self.scenario, self.rows, self.setting.cost, finished=self.finished)
+        return self.reached.tally.summary(
+            self.scenario, self.setting.cost, finished=self.finished, stopped=self.stopped
+        )
 
 
 def _policy(own: Any, scenario: Scenario) -> Policy:

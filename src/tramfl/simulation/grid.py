@@ -25,6 +25,8 @@ from tramfl.record import RunFolder, Summary, folder_name
 from tramfl.simulation.play import Request, check_way, play
 from tramfl.simulation.scenarios import difference
 
+ENDED = ("finished", "stopped")
+"""Status of a run that needs no more playing."""
 CANCEL_SECONDS = 30.0
 """How long interrupted runs on a Ray cluster may take to save themselves."""
 
@@ -78,6 +80,7 @@ def cells(
             scenario=replace(scenario, policy=policy, seed=seed),
             out=out / folder_name(scenario) / f"{policy.replace(':', '.')}-{seed}",
             threads=1,
+            keep_rows=False,
         )
         for seed in seeds
         for scenario in scenarios

@@ -147,14 +147,15 @@ class ReplayedLoads:
             raise BadInput("the trace to replay has no rounds.")
         if len(rows[0].loads.flops) != nodes:
             raise BadInput(f"the trace to replay has {len(rows[0].loads.flops)} nodes; the scenario has {nodes}.")
-        seen = [b for row in rows for b in row.loads.bandwidth if b is not None]
+        loads = [row.loads.in_full for row in rows]
+        seen = [b for each in loads for b in each.bandwidth if b is not None]
         links = np.full((nodes, nodes), float(np.mean(seen)) if seen else math.inf)
         self._rounds: list[RoundLoads] = []
-        for row in rows:
-            for node, bandwidth in enumerate(row.loads.bandwidth):
+        for row, recorded in zip(rows, loads, strict=True):
+            for node, bandwidth in enumerate(recorded.bandwidth):
                 if bandwidth is not None:
                     links[row.holder, node] = links[node, row.holder] = bandwidth
-            flops = np.array([math.nan if f is None else f for f in row.loads.flops])
+            flops = np.array([math.nan if f is None else f for f in recorded.flops])
             self._rounds.append(replace(_round_loads(flops, links.copy()), took=_took(row), holder=row.holder))
 
     def at(self, round_: int) -> RoundLoads:

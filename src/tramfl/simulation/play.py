@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from tramfl.config import Budget, Scenario
 from tramfl.notation import BadInput, Counts
@@ -27,6 +28,7 @@ SAVE_SECONDS = 60.0
 """Wall-clock seconds between two savings of the weights during a run."""
 
 Observe = Callable[[Experiment, Row], None]
+"""Sees every row, and may call the experiment's `stop`."""
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -41,6 +43,12 @@ class Request(Struct, frozen=True, kw_only=True):
     data_dir: Path | None = None
     threads: int | None = None
     """Cores to train on; None leaves PyTorch its default."""
+    own: dict[str, str] = {}
+    """The caller's own objects that take part, which no scenario can name: policy, loads, data or model."""
+    data: str | None = None
+    """Fingerprint of the caller's own data."""
+    keep_rows: bool = True
+    """Keep the rows in memory; without, they are in the folder alone."""
 
 
 def play(
@@ -55,12 +63,14 @@ def play(
 ) -> Experiment:
     """Play a run to its end, or to the user's interrupt, in which case its summary says so."""
     folder = RunFolder(request.out) if request.out is not None else None
+    if folder is not None and request.resume and not folder.holds_run:
+        request = structs.replace(request, resume=False)  # there is nothing to go on with yet
     with folder.alone() if folder is not None else nullcontext():
         if folder is not None:
             _check(folder, request)  # before data is loaded, or even fetched
-        experiment, learner = _prepare(folder, request, dataset, network, policy, loads, report)
+        experiment, learner, done = _prepare(folder, request, dataset, network, policy, loads, report)
         if folder is not None:
-            _into(folder, request, experiment, learner, observe)
+            _into(folder, request, experiment, learner, done, observe)
             return experiment
     for row in experiment.rounds():
         if observe is not None:
@@ -87,8 +97,8 @@ def _prepare(
     policy: Any,
     loads: LoadSource | None,
     report: Callable[[str, int, int | None], None] | None,
-) -> tuple[Experiment, Learner | None]:
-    """The run, at its beginning or where its folder left off."""
+) -> tuple[Experiment, Learner | None, list[Row]]:
+    """The run, at its beginning or where its folder left off, and the rows it goes on from."""
     learner: Learner | None = None
     if request.train:
         setting, learner = with_training(
@@ -104,7 +114,11 @@ def _prepare(
     done: list[Row] = []
     if folder is not None and request.resume:
         done, setting = _take_up(folder, request.scenario.budget, setting, learner)
-    return Experiment(request.scenario, setting, policy=policy, loads=loads, done=done), learner
+        if loads is not None:
+            _check_loads(folder, done, loads)
+    keep = request.keep_rows or folder is None
+    experiment = Experiment(request.scenario, setting, policy=policy, loads=loads, done=done, keep_rows=keep)
+    return experiment, learner, done
 
 
 def _resolved(request: Request, setting: Setting) -> Resolved:
@@ -114,7 +128,19 @@ def _resolved(request: Request, setting: Setting) -> Resolved:
         labels=setting.labels,
         held=tuple(map(tuple, setting.held.tolist())),
         cost=setting.cost,
+        own=request.own,
+        data=request.data or setting.data,
     )
+
+
+def check_own(folder: RunFolder, own: Collection[str]) -> None:
+    """BadInput where a run was played with objects of its caller's own that are not given again."""
+    for kind, what in folder.resolved().own.items():
+        if kind not in own:
+            raise BadInput(
+                f"{folder.config}: the run was played with the caller's own {kind}, {what}, which no file can bring"
+                f" back; play it again with tramfl.simulate(..., {kind}=...)."
+            )
 
 
 def check_way(folder: RunFolder, request: Request) -> None:
@@ -124,6 +150,16 @@ def check_way(folder: RunFolder, request: Request) -> None:
         raise BadInput(
             f"{folder.path} is the record of a real federation; replay it with tramfl run {folder.path}/config.toml"
             f" --loads {folder.path}/rounds.jsonl."
+        )
+    check_own(folder, request.own)
+    for kind, what in request.own.items():
+        if before.own.get(kind) != what:
+            there = before.own.get(kind, "the scenario's")
+            raise BadInput(f"{folder.path}: the run there is played with another {kind}: {there}, not {what}.")
+    if before.data is not None and request.data is not None and before.data != request.data:
+        raise BadInput(
+            f"{folder.path}: the run there was played on other data: their fingerprint is {before.data}, that of the"
+            f" data given is {request.data}."
         )
     if before.trained is not None and before.trained != request.train:
         how, remedy = ("with", "leave out") if before.trained else ("without", "add")
@@ -136,20 +172,22 @@ def check_way(folder: RunFolder, request: Request) -> None:
 
 
 def _into(
-    folder: RunFolder, request: Request, experiment: Experiment, learner: Learner | None, observe: Observe | None
+    folder: RunFolder,
+    request: Request,
+    experiment: Experiment,
+    learner: Learner | None,
+    done: list[Row],
+    observe: Observe | None,
 ) -> None:
     scenario, resolved = experiment.scenario, _resolved(request, experiment.setting)
-    if request.resume:
-        writer = folder.resume(experiment.rows, scenario, resolved)
-    else:
-        writer = folder.begin(scenario, resolved)
+    writer = folder.resume(done, scenario, resolved) if request.resume else folder.begin(scenario, resolved)
     saved_at = time.monotonic()
     # Rows in the file and the weights after them, always changed together: an interrupt may fall anywhere.
-    reached = len(experiment.rows), experiment.weights
+    safe = experiment.reached, writer.size
     try:
         for row in experiment.rounds():
             writer.write(row)
-            reached = len(experiment.rows), experiment.weights
+            safe = experiment.reached, writer.size
             if learner is not None and time.monotonic() - saved_at > SAVE_SECONDS:
                 _save(folder, experiment, learner)
                 saved_at = time.monotonic()
@@ -159,17 +197,18 @@ def _into(
         # The folder below is what makes the run resumable; the caller sees it in the summary.
         pass
     finally:
+        reached, size = safe
+        writer.cut(size)
         writer.close()
-        experiment.forget_after(*reached)
-        if len(folder.rows()) > len(experiment.rows):
-            folder.keep(experiment.rows)
+        experiment.go_back_to(reached)
         if learner is not None:
             _save(folder, experiment, learner)
         folder.conclude(experiment.summary())
 
 
 def _save(folder: RunFolder, experiment: Experiment, learner: Learner) -> None:
-    folder.save_model(learner.weights(experiment.weights, about={"round": str(len(experiment.rows))}))
+    about = {"round": str(experiment.reached.tally.rounds)}
+    folder.save_model(learner.weights(experiment.weights, about=about))
 
 
 def _take_up(
@@ -186,6 +225,14 @@ def _take_up(
             " or another folder with --out."
         )
     return rows, setting
+
+
+def _check_loads(folder: RunFolder, rows: Sequence[Row], loads: LoadSource) -> None:
+    """BadInput where the caller's loads are not those that the rows were decided from."""
+    for row in (rows[0], rows[-1]) if rows else ():
+        now = [f if f is not None and math.isfinite(f) else None for f in loads.at(row.round).flops]
+        if row.loads.steps is None and list(row.loads.flops) != now:
+            raise BadInput(f"{folder.rounds}, line {row.round}: the loads given are not those of the run there.")
 
 
 def _check_fit(folder: RunFolder, rows: list[Row], setting: Setting) -> None:

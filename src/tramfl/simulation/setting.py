@@ -27,9 +27,12 @@ if TYPE_CHECKING:
 
 def scheduling_only(scenario: Scenario) -> Setting:
     """The setting of a run that trains nothing: it needs no data files, for their label counts are known."""
-    if scenario.dataset not in LABEL_COUNTS:
+    if scenario.partition.held is None and scenario.dataset not in LABEL_COUNTS:
         known = ", ".join(LABEL_COUNTS)
-        raise BadInput(f"without training only data sets with known label counts will do: {known}.")
+        raise BadInput(
+            f"without training only data sets with known label counts will do ({known}), or a table of counts:"
+            " partition.held."
+        )
     cost = scenario.cost
     if cost.flops_per_sample is None or cost.model_bits is None:
         raise BadInput("without training the cost cannot be computed: set cost.flops_per_sample and cost.model_bits.")
@@ -39,6 +42,8 @@ def scheduling_only(scenario: Scenario) -> Setting:
 
 def held_by_nodes(scenario: Scenario, data_dir: Path | None = None) -> tuple[Counts, tuple[str, ...]]:
     """l_ic and the labels' names; the data are loaded only where their label counts are not known."""
+    if scenario.partition.held is not None:
+        return held_from_file(Path(scenario.partition.held))
     if scenario.dataset in LABEL_COUNTS:
         counts = LABEL_COUNTS[scenario.dataset]
         names = tuple(str(label) for label in range(len(counts)))
@@ -51,6 +56,28 @@ def held_by_nodes(scenario: Scenario, data_dir: Path | None = None) -> tuple[Cou
         labels, names = data.train_labels, tuple(data.classes)
     shares = divide(labels, scenario.partition, generator(scenario.seed, Purpose.DIVIDE))
     return share_counts(shares, labels, len(names)), names
+
+
+def held_from_file(path: Path) -> tuple[Counts, tuple[str, ...]]:
+    """l_ic and the labels' names from a CSV file: a row a node, a column a label, names on top if any."""
+    try:
+        rows = [line.split(",") for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    except OSError as error:
+        raise BadInput(f"partition.held: {path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise BadInput(f"partition.held: {path} is not UTF-8 text.") from None
+    names = tuple(cell.strip().strip('"') for cell in rows[0]) if rows else ()
+    has_names = not all(cell.strip().isdecimal() for cell in names)
+    counts = rows[1:] if has_names else rows
+    for number, row in enumerate(counts, start=2 if has_names else 1):
+        if len(row) != len(names) or not all(cell.strip().isdecimal() for cell in row):
+            raise BadInput(
+                f"partition.held: {path}, row {number}, must have {len(names)} whole counts, one for each label."
+            )
+    if not counts:
+        raise BadInput(f"partition.held: {path} has no row of counts; give one for each node.")
+    held = np.array([[int(cell) for cell in row] for row in counts], dtype=np.int64)
+    return held, names if has_names else tuple(str(label) for label in range(len(names)))
 
 
 class _Judge:
@@ -75,6 +102,8 @@ def with_training(
     threads: int | None = None,
 ) -> tuple[Setting, Learner]:
     """The setting of a run that trains, and its learner."""
+    if scenario.partition.held is not None:
+        raise BadInput("partition.held is a table of counts without data: add --no-training, or leave the key out.")
     try:
         from tramfl.learning.training.learner import build_learner, use_threads
     except ImportError as error:

@@ -32,6 +32,7 @@ class WireRow(Struct, frozen=True, array_like=True):
 
 def wire_row(row: Row) -> WireRow:
     """A row with six digits that count, and the total with ten."""
+    loads = row.loads.in_full
     return WireRow(
         round=row.round,
         epoch=row.epoch,
@@ -45,8 +46,8 @@ def wire_row(row: Row) -> WireRow:
         samples=row.samples,
         used=row.used,
         variance=_six(row.label_variance),
-        flops=tuple(_three(value) for value in row.loads.flops),
-        bandwidth=tuple(_three(value) for value in row.loads.bandwidth),
+        flops=tuple(_three(value) for value in loads.flops),
+        bandwidth=tuple(_three(value) for value in loads.bandwidth),
         accuracy=row.test_accuracy,
         loss=row.test_loss,
         validation=row.validation_loss,
