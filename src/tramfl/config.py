@@ -1,4 +1,4 @@
-"""Scenario files: TOML in, frozen settings out, and errors that name the key. Imports only notation.
+"""Scenario files: TOML in, frozen settings out, and errors that name the key.
 
 A scenario says what is trained, where the data lies, how loaded the nodes are, and when to stop.
 Every field has the paper's value as its default. The text under a field is also its entry in the reference of

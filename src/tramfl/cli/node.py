@@ -65,7 +65,7 @@ async def _be(
     site: SiteSettings, credentials: Credentials | None, log: Journal, metrics: int | None, with_parent: bool
 ) -> None:
     from tramfl.runtime.registers.opening import open_register
-    from tramfl.runtime.site.process import run_site
+    from tramfl.runtime.site import run_site
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""One look per policy, the same on every page and in every figure. Imports nothing of tramfl.
+"""One look per policy, the same on every page and in every figure.
 
 The colours are those of Okabe and Ito, which people with any common colour blindness tell apart. Line
 style and marker differ too, so that a print in grey still reads. Black and yellow are left out: one

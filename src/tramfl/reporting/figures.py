@@ -1,4 +1,4 @@
-"""The paper's figures, ready for a column of a paper. Imports Matplotlib (when drawing) and reporting.series.
+"""The paper's figures, ready for a column of a paper.
 
 The same runs give the same bytes: no timestamp, no random identifier.
 """

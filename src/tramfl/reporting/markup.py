@@ -1,4 +1,4 @@
-"""HTML that escapes by default: only what `element` made goes through unescaped. Imports nothing of tramfl."""
+"""HTML that escapes by default: only what `element` made goes through unescaped."""
 
 from __future__ import annotations
 

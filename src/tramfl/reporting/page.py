@@ -1,4 +1,4 @@
-"""The report: one HTML file that opens anywhere, offline. Imports only config, notation, record and reporting.
+"""The report: one HTML file that opens anywhere, offline.
 
 Nothing a run file says can become markup or script: text goes through `markup.element`, numbers and names
 for the figures travel as packed JSON, and the page's own policy runs no script but the two it was made with.

@@ -1,4 +1,4 @@
-"""The page's interactive figures as plain values for plotly.js. Imports only NumPy and reporting.
+"""The page's interactive figures as plain values for plotly.js.
 
 Plain values rather than `plotly.graph_objects`: they take no second to import and carry no template.
 Colours of text and grid are the page's business, since they follow its light or dark scheme.

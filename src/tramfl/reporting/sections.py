@@ -1,4 +1,4 @@
-"""The parts of the report in HTML: header, tables, frames for the figures. Imports only record and reporting."""
+"""The parts of the report in HTML: header, tables, frames for the figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numbers behind the figures: curves, bands over seeds and counts. Imports only NumPy and reporting.runs.
+"""The numbers behind the figures: curves, bands over seeds and counts.
 
 Long runs are thinned here so that a figure stays quick whatever the run's length; sums and extremes survive.
 """

@@ -1,6 +1,6 @@
 """What a federation is (`federation.toml`, the same at every site) and what a site is (`site.toml`).
 
-Imports config, notation and predictors. Paths in a file are relative to that file.
+Paths in a file are relative to that file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What sites say to each other, as frozen structs; msgpack on the wire. Imports circulation and notation.
+"""What sites say to each other, as frozen structs; msgpack on the wire.
 
 Who speaks is never in a message: it is what the peer's certificate says.
 """

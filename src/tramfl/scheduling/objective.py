@@ -1,4 +1,4 @@
-"""O3, the samples per second of the whole run, and the "S* or 0" rule. Imports only notation.
+"""O3, the samples per second of the whole run, and the "S* or 0" rule.
 
     O3(S) = (S + S_total) / (T_round + T_total + 1)
 

@@ -1,4 +1,4 @@
-"""What a load will be in the next round, from what it was. Pure: no clock, no file. Imports notation.
+"""What a load will be in the next round, from what it was. Pure: no clock, no file.
 
 A site predicts its own loads, a value a round. `benchmarks/predictors.py` compares the predictors on four kinds of
 load. `blend` is the default: alone of them it is as good as `last` on lasting loads and better than `ewma` on all.

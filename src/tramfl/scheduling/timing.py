@@ -1,4 +1,4 @@
-"""How long a round takes, eqs. (3)-(6). Imports only notation.
+"""How long a round takes, eqs. (3)-(6).
 
 T_comp  = M (L . X) / r_i
 T_comm  = D_M / b_ij, and 0 where the model stays

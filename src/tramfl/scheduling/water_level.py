@@ -1,4 +1,4 @@
-"""P4, exactly: the most samples a node may train while the labels stay balanced. Imports NumPy and notation.
+"""P4, exactly: the most samples a node may train while the labels stay balanced.
 
     maximise    sum_c s_c
     subject to  Var_c(a_c + s_c) <= V,   0 <= s_c <= l_c

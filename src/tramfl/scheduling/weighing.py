@@ -1,4 +1,4 @@
-"""What every policy shares: weighing the nodes and saying why. Imports notation, timing and objective.
+"""What every policy shares: weighing the nodes and saying why.
 
 A policy first says what samples each node in question would train. Weighing gives each its predicted
 times and scores; from there a policy only chooses.

@@ -1,4 +1,4 @@
-"""What the nodes can spare, round by round: the paper's draws, and others. Imports config, draws, notation, record.
+"""What the nodes can spare, round by round: the paper's draws, and others.
 
 A source is a function of the round: asked twice, by whomever, it gives the same loads. That is what makes a run
 repeatable, and a retried round the same round.

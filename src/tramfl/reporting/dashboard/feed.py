@@ -1,4 +1,4 @@
-"""One source, many watchers: what has changed since a watcher last heard. Imports only reporting.
+"""One source, many watchers: what has changed since a watcher last heard.
 
 The source is looked at only while somebody waits, and never by two threads at once.
 """

@@ -1,4 +1,4 @@
-"""Serves the live view: one page and one stream of changes, read-only. Imports only reporting.dashboard.
+"""Serves the live view: one page and one stream of changes, read-only.
 
 Who may look: on a loopback address whoever asks for that very address (a page of another name that points here is
 refused); on any other address, or where a token is set, whoever shows the token.

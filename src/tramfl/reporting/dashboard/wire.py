@@ -1,4 +1,4 @@
-"""Rows as the page takes them: only what it shows, in few digits. Imports only record."""
+"""Rows as the page takes them: only what it shows, in few digits."""
 
 from __future__ import annotations
 

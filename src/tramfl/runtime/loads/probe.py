@@ -1,4 +1,4 @@
-"""What a site can spare, learnt from what it did, and what its machine is doing now. Imports predictors and record.
+"""What a site can spare, learnt from what it did, and what its machine is doing now.
 
 The meters are pure: what was observed and when arrives as arguments. `Machine` alone reads the machine.
 """

@@ -1,4 +1,4 @@
-"""A new federation on disk: `federation.toml`, the authority, and one folder a site. Imports config and settings.
+"""A new federation on disk: `federation.toml`, the authority, and one folder a site.
 
 The files are written as text, not dumped: their comments are what an operator reads first.
 """

@@ -16,7 +16,7 @@ from tramfl.circulation.custody import Record, Safe
 from tramfl.config import is_loopback, read_toml
 from tramfl.notation import BadInput, Digest, NodeId
 from tramfl.record import Row
-from tramfl.runtime.registers.contract import Standing
+from tramfl.runtime.registers import Standing
 from tramfl.runtime.settings import OPERATOR, Federation, SiteSettings, host_and_port, read_federation, read_site
 from tramfl.runtime.transport import Credentials, Peers, Refusal, Unreachable
 from tramfl.runtime.transport.certificates import unfit

@@ -16,11 +16,11 @@ from msgspec import Struct
 from tramfl.circulation.custody import Record
 from tramfl.notation import BadInput, NodeId
 from tramfl.runtime.operator.operating import site_credentials
-from tramfl.runtime.registers.contract import Silent
+from tramfl.runtime.registers import Silent
 from tramfl.runtime.registers.opening import open_register
 from tramfl.runtime.settings import SiteSettings, host_and_port
-from tramfl.runtime.site.agreement import digest_of_settings, misfit
-from tramfl.runtime.training.workshop import Build, Built, WorkFailed, Workshop
+from tramfl.runtime.site import digest_of_settings, misfit
+from tramfl.runtime.training import Build, Built, WorkFailed, Workshop
 from tramfl.runtime.transport import Peers, Refusal, Unreachable
 from tramfl.runtime.transport.certificates import describe, unfit
 from tramfl.runtime.weights.store import SPARE_BYTES

@@ -1,4 +1,4 @@
-"""Where the record lives: compare-and-swap, leases, and the rows of committed rounds. Imports circulation.
+"""Where the record lives: compare-and-swap, leases, and the rows of committed rounds.
 
 A row is written in the same transaction as the record that commits its round: a round is in the ledger if and only
 if its row is here, whoever dies when. What is known only later (how well the model did) is noted beside it.

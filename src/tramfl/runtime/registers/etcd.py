@@ -1,4 +1,4 @@
-"""The register of sites on many machines: an etcd cluster. Imports etcd_gateway, register and circulation.
+"""The register of sites on many machines: an etcd cluster.
 
     tramfl/<federation>/alive/<node>               a life of the node; bound to its lease, it goes when that ends
     tramfl/<federation>/record                     the record; its mod_revision is the revision given out

@@ -1,4 +1,4 @@
-"""Asking etcd through its JSON gateway: several members, TLS, users. Imports settings, register and notation.
+"""Asking etcd through its JSON gateway: several members, TLS, users.
 
 What matters here is what a failure says. A connection that could not be opened says that nothing was asked: another
 member may be asked instead. An answer that is late, broken or 5xx says nothing at all, and what may have been done

@@ -1,4 +1,4 @@
-"""The register that a federation names. Imports its kinds, settings and notation."""
+"""The register that a federation names."""
 
 from __future__ import annotations
 

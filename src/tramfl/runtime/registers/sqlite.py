@@ -1,4 +1,4 @@
-"""The register of sites that share one machine: a SQLite file. Imports register, circulation and notation.
+"""The register of sites that share one machine: a SQLite file.
 
 A swap is on the disk before it is acknowledged (WAL, synchronous=FULL), and every write is one BEGIN IMMEDIATE
 transaction, so of two writers one waits for the other. Leases end by the machine's monotonic clock, which all

@@ -6,8 +6,8 @@ import math
 from pathlib import Path
 
 from tramfl.notation import Decision, Digest, NodeId
-from tramfl.runtime.loads.meters import Meters
-from tramfl.runtime.registers.contract import Silent
+from tramfl.runtime.loads import Meters
+from tramfl.runtime.registers import Silent
 from tramfl.runtime.site.driver import ENDED
 from tramfl.runtime.site.following import RegisterFollower
 from tramfl.runtime.site.member import Member
@@ -15,10 +15,9 @@ from tramfl.runtime.site.model import LocalModel
 from tramfl.runtime.site.orders import Orders
 from tramfl.runtime.site.participation import Participation
 from tramfl.runtime.site.services import Services
-from tramfl.runtime.training.scoring import with_scores
+from tramfl.runtime.training import with_scores
 from tramfl.runtime.transport import Refusal
-from tramfl.runtime.weights.manifest import Manifest
-from tramfl.runtime.weights.store import WeightStore
+from tramfl.runtime.weights import Manifest, WeightStore
 from tramfl.runtime.wire import Accepted, AskLoad, AskRows, Consignment, Load, Order, OrderResult, Refused, Rows
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from tramfl.config import Scenario
 from tramfl.notation import NodeId
 from tramfl.runtime.journal import Journal
-from tramfl.runtime.registers.contract import Register
+from tramfl.runtime.registers import Register
 from tramfl.runtime.settings import Federation, SiteSettings
 from tramfl.runtime.transport import Peers
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from tramfl.circulation.phases import Copy
 from tramfl.notation import BadInput, Digest, ModelCost
-from tramfl.runtime.training.workshop import Built, WorkFailed, Workshop
-from tramfl.runtime.weights.manifest import Manifest
-from tramfl.runtime.weights.store import WeightStore
+from tramfl.runtime.training import Built, WorkFailed, Workshop
+from tramfl.runtime.weights import Manifest, WeightStore
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ import asyncio
 import contextlib
 
 from tramfl.runtime.journal import Journal
-from tramfl.runtime.loads.meters import Meters
-from tramfl.runtime.registers.contract import LeaseLost, Register, Silent
+from tramfl.runtime.loads import Meters
+from tramfl.runtime.registers import LeaseLost, Register, Silent
 from tramfl.runtime.settings import SiteSettings
 from tramfl.runtime.site.following import RegisterFollower
 from tramfl.runtime.site.hosting import Hosting
@@ -37,8 +37,7 @@ from tramfl.runtime.site.report import Reporter
 from tramfl.runtime.site.services import Services
 from tramfl.runtime.site.starting import RunStart
 from tramfl.runtime.site.status import FinishedRuns, RunStatus
-from tramfl.runtime.training.scoring import Scorer
-from tramfl.runtime.training.workshop import Build, Workshop
+from tramfl.runtime.training import Build, Scorer, Workshop
 from tramfl.runtime.transport import Credentials, Peers, Server
 from tramfl.runtime.wire import Prepared
 from tramfl.scheduling.policy import Policy, PolicySettings, policy_named

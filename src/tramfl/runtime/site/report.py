@@ -6,8 +6,8 @@ import re
 
 from tramfl.circulation.custody import Record
 from tramfl.circulation.phases import Sending
-from tramfl.runtime.loads.meters import Meters
-from tramfl.runtime.registers.contract import Standing
+from tramfl.runtime.loads import Meters
+from tramfl.runtime.registers import Standing
 from tramfl.runtime.site.agreement import digest_of_settings
 from tramfl.runtime.site.driver import Driver
 from tramfl.runtime.site.following import RegisterFollower
@@ -16,8 +16,7 @@ from tramfl.runtime.site.member import Member
 from tramfl.runtime.site.model import LocalModel
 from tramfl.runtime.site.participation import Participation
 from tramfl.runtime.site.status import FinishedRuns
-from tramfl.runtime.training.scoring import Scorer
-from tramfl.runtime.training.workshop import Workshop
+from tramfl.runtime.training import Scorer, Workshop
 from tramfl.runtime.wire import Prepared, SiteReport
 from tramfl.version import __version__
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from tramfl.circulation.custody import Record, Versioned, first_record
 from tramfl.draws import first_holder
 from tramfl.notation import BadInput, NodeId
-from tramfl.runtime.registers.contract import ABSENT, LeaseLost, Register
+from tramfl.runtime.registers import ABSENT, LeaseLost, Register
 from tramfl.runtime.site.agreement import check_run_name
 from tramfl.runtime.site.member import Member
 from tramfl.runtime.transport import Refusal, Unreachable

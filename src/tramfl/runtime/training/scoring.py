@@ -22,7 +22,7 @@ from tramfl.config import Scenario
 from tramfl.notation import BadInput
 from tramfl.record import Milestones, Row, Scores, is_test_due
 from tramfl.runtime.journal import Log
-from tramfl.runtime.registers.contract import Register, Silent
+from tramfl.runtime.registers import Register, Silent
 from tramfl.runtime.training.workshop import WorkFailed, Workshop
 
 LATE_ROUNDS = 1000

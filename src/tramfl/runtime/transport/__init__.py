@@ -6,7 +6,7 @@ Six methods. Load, Probe and Carry are for sites; Order, Rows and Model for the 
     Probe    up to 1 MiB of anything -> nothing, to learn the bandwidth
     Carry    Consignment, then (once told to proceed) frames of 8 bytes offset and up to 1 MiB
              -> Proceed(offset) | Refused, then Accepted | Refused
-    Order    Order -> Answer
+    Order    Order -> OrderResult
     Rows     AskRows -> Rows, in as many messages as they take
     Model    AskModel -> 8 bytes size, then chunks
 

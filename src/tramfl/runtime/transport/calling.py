@@ -1,6 +1,6 @@
 """Calling other sites: loads, models, probes, orders and rows.
 
-A call ends at once when its task is cancelled. Imports settings, wire, links and store.
+A call ends at once when its task is cancelled.
 """
 
 from __future__ import annotations

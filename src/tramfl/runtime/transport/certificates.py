@@ -1,7 +1,5 @@
 """Who a site is: a private authority, one certificate a site, and what preflight checks of them.
 
-Imports notation and record.
-
 A site's name is both the common name and a DNS name of its certificate, so that TLS checks a peer by its name in the
 federation, wherever its address leads. Every certificate serves both ways: a site calls and is called.
 """

@@ -1,6 +1,6 @@
 """What both ends of a connection share: who they are, how messages are coded and how large they may be.
 
-Imports settings, wire and notation; with serving.py and calling.py the only place that knows gRPC.
+With serving.py and calling.py the only place that knows gRPC.
 """
 
 from __future__ import annotations

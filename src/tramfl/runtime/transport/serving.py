@@ -31,9 +31,7 @@ from tramfl.runtime.transport.links import (
     encode,
     options,
 )
-from tramfl.runtime.weights.arrival import Arrival, Spoilt, Truncated, Unfit, check_consignment
-from tramfl.runtime.weights.manifest import Manifest
-from tramfl.runtime.weights.store import DIGEST, WeightStore
+from tramfl.runtime.weights import DIGEST, Arrival, Manifest, Spoilt, Truncated, Unfit, WeightStore, check_consignment
 from tramfl.runtime.wire import (
     CHUNK_BYTES,
     Accepted,

@@ -1,6 +1,6 @@
 """A model on its way in: bytes in the right order, a header that fits the run, a digest that fits the offer.
 
-Knows nothing of gRPC; whoever receives the frames calls `take` for each, in a thread. Imports store, manifest, wire.
+Knows nothing of gRPC; whoever receives the frames calls `take` for each, in a thread.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a run's model must look like on the wire: names, shapes, dtypes and size, from a safetensors header.
 
 A safetensors file is 8 bytes with the header's length, the header as JSON, and the tensors' bytes back to back. Read
-here without torch, and strictly: what could mean two things to two readers is refused. Imports notation.
+here without torch, and strictly: what could mean two things to two readers is refused.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     <folder>/incoming/<sha256>-<sender>.part         a transfer that broke off and may be resumed
     <folder>/incoming/<number>.new                   weights that this site is writing itself
 
-Synchronous, and safe to call from several threads. Imports circulation and notation.
+Synchronous, and safe to call from several threads.
 """
 
 from __future__ import annotations
