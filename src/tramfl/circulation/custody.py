@@ -46,6 +46,8 @@ class Record(Struct, frozen=True):
     safe: Safe
     ledger: Ledger
     status: Status = "running"
+    protocol: int = 1
+    """Of the sites that began the run; a site of another protocol does not join it."""
 
     @property
     def round(self) -> int:

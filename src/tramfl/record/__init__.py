@@ -28,6 +28,7 @@ from tramfl.record.rows import (
     row_of,
     shortened,
 )
+from tramfl.record.schema import SCHEMA, check_json, read_config
 from tramfl.record.snapshot import Doing, Now, RunState, SiteNow
 from tramfl.record.summary import Summary, Tally, summary_of
 from tramfl.record.tail import RowTail
@@ -36,6 +37,7 @@ __all__ = [
     "CONFIG_FILE",
     "MODEL_FILE",
     "ROUNDS_FILE",
+    "SCHEMA",
     "SUMMARY_FILE",
     "TENSORBOARD_FOLDER",
     "ClockKind",
@@ -54,6 +56,7 @@ __all__ = [
     "SiteNow",
     "Summary",
     "Tally",
+    "check_json",
     "check_rows",
     "folder_name",
     "is_past_a_limit",
@@ -61,6 +64,7 @@ __all__ = [
     "keep_whole_rows",
     "ledger_after",
     "lineage",
+    "read_config",
     "read_rows",
     "row_of",
     "runs_inside",

@@ -26,7 +26,7 @@ import tomli_w
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from tramfl.config import Scenario, as_table, read_toml, settings_from
+from tramfl.config import Scenario, as_table, settings_from
 from tramfl.notation import BadInput, ModelCost
 from tramfl.record.files import (
     CONFIG_FILE,
@@ -38,6 +38,7 @@ from tramfl.record.files import (
     writing,
 )
 from tramfl.record.rows import Row, RowWriter, keep_whole_rows, read_rows
+from tramfl.record.schema import SCHEMA, check_json, read_config
 from tramfl.record.summary import Summary
 from tramfl.version import __version__
 
@@ -176,7 +177,7 @@ class RunFolder:
     def describe(self, scenario: Scenario, resolved: Resolved) -> None:
         """Write config.toml: the scenario, and what it came to, with the versions of this process."""
         table = as_table(scenario)
-        table["resolved"] = as_table(replace(resolved, versions=versions()))
+        table["resolved"] = {"schema": SCHEMA, **as_table(replace(resolved, versions=versions()))}
         write_atomically(self.config, tomli_w.dumps(table).encode())
 
     def keep(self, rows: Sequence[Row]) -> None:
@@ -213,7 +214,7 @@ class RunFolder:
     def _config(self) -> dict[str, Any]:
         if not self.holds_run:
             raise BadInput(f"{self.path} holds no run: there is no {CONFIG_FILE} in it.")
-        return read_toml(self.config)
+        return read_config(self.config)
 
     def rows(self) -> list[Row]:
         """The whole rows that are here, from round 1 on without a gap; BadInput otherwise."""
@@ -229,13 +230,17 @@ class RunFolder:
         """What the run came to; None where it left no summary, BadInput where that cannot be read."""
         path = self.path / SUMMARY_FILE
         try:
-            summary = msgspec.json.decode(path.read_bytes(), type=Summary)
+            content = path.read_bytes()
+            check_json(content, path)
+            summary = msgspec.json.decode(content, type=Summary)
             for target in summary.seconds_to_target:
                 float(target)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise BadInput(f"{path} cannot be read: {error.strerror}.") from None
+        except BadInput:
+            raise
         except ValueError as error:  # msgspec's errors are ValueErrors too
             raise BadInput(f"{path} is not a run's summary: {error}.") from None
         return summary

@@ -15,6 +15,7 @@ from tramfl.circulation.custody import Record
 from tramfl.circulation.phases import Outcome
 from tramfl.notation import BadInput, Candidate, Ledger, NodeId
 from tramfl.record.files import write_atomically
+from tramfl.record.schema import SCHEMA, check_json
 
 MANY_NODES = 50
 """Above this, a short row keeps the best candidates alone ..."""
@@ -68,6 +69,8 @@ class RowDecision(Struct, frozen=True):
 class Row(Struct, frozen=True, kw_only=True):
     """One round."""
 
+    schema: int | UnsetType = UNSET
+    """Of the whole file, in the row of round 1 alone; see `record.schema`."""
     round: int
     epoch: int = 1
     holder: NodeId
@@ -114,6 +117,7 @@ def row_of(outcome: Outcome, record: Record, scores: Scores) -> Row:
     flops = tuple(f if math.isfinite(f) else None for f in assignment.loads.flops)
     links = tuple(b if math.isfinite(b) and n != holder else None for n, b in enumerate(assignment.loads.bandwidth))
     return Row(
+        schema=SCHEMA if record.round == 1 else UNSET,
         round=record.round,
         epoch=record.epoch,
         holder=holder,
@@ -198,6 +202,8 @@ def read_rows(path: Path) -> Iterator[Row]:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 return
+            if number == 1:
+                check_json(line, path)
             try:
                 yield decoder.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:

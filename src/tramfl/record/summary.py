@@ -10,11 +10,14 @@ from tramfl.config import Budget, Scenario
 from tramfl.notation import Ledger, ModelCost
 from tramfl.record.milestones import Milestones
 from tramfl.record.rows import Row
+from tramfl.record.schema import SCHEMA
 
 
 class Summary(Struct, frozen=True, kw_only=True):
     """What a run came to."""
 
+    schema: int = 1
+    """See `record.schema`."""
     scenario: str
     policy: str
     seed: int
@@ -83,6 +86,7 @@ class Tally(Struct, frozen=True, kw_only=True):
         milestones, ledger = self.milestones, self.ledger
         names = [f"{target:g}" for target in milestones.targets]
         return Summary(
+            schema=SCHEMA,
             scenario=scenario.name,
             policy=scenario.policy,
             seed=scenario.seed,

@@ -7,9 +7,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+from msgspec import UNSET
 
 from tramfl.notation import BadInput
 from tramfl.record.rows import Row, check_rows
+from tramfl.record.schema import check_schema
 
 MOST_ROWS = 1000
 """Rows of one reading: a long run begins to show before it is read to its end."""
@@ -78,6 +80,7 @@ class RowTail:
         try:
             row = self._decode(line)
             self._first = self._first or row
+            check_schema(1 if self._first.schema is UNSET else self._first.schema, Path(self._path.name))
             check_rows([self._first, row], Path(self._path.name))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             self.trouble = f"{self._path.name}, line {number + 1}, is not a round's row: {error}."

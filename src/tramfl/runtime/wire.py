@@ -1,6 +1,7 @@
 """What sites say to each other, as frozen structs; msgpack on the wire.
 
-Who speaks is never in a message: it is what the peer's certificate says.
+Who speaks is never in a message: it is what the peer's certificate says. Questions with fields that this version does
+not know are refused; answers may have them, so that a newer patch version can say more.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from msgspec import Struct, field
 from tramfl.circulation.phases import Offer
 from tramfl.notation import Digest, ModelCost, NodeId
 
+PROTOCOL = 1
+"""Grows when sites before and after a change of messages, record or transfers could not work together."""
 CHUNK_BYTES = 1 << 20
 """gRPC refuses messages above 4 MB by default."""
 
@@ -73,7 +76,7 @@ class Order(Struct, frozen=True, forbid_unknown_fields=True):
     """start: begin although an earlier run has ended here."""
 
 
-class Prepared(Struct, frozen=True, forbid_unknown_fields=True):
+class Prepared(Struct, frozen=True):
     """A site is ready for a run: w_0 is on its disk."""
 
     digest: Digest
@@ -84,7 +87,7 @@ class Prepared(Struct, frozen=True, forbid_unknown_fields=True):
     cost: ModelCost
 
 
-class SiteReport(Struct, frozen=True, forbid_unknown_fields=True):
+class SiteReport(Struct, frozen=True):
     """What a site says of itself."""
 
     site: str
@@ -111,9 +114,12 @@ class SiteReport(Struct, frozen=True, forbid_unknown_fields=True):
     """The site's clock."""
     incarnation: int = 0
     version: str = ""
+    """Of tramfl."""
+    protocol: int = 0
+    """What its service's name has; 0 where the site does not say."""
 
 
-class OrderResult(Struct, frozen=True, forbid_unknown_fields=True):
+class OrderResult(Struct, frozen=True):
     """What came of an order."""
 
     done: bool

@@ -16,10 +16,10 @@ from tramfl.config import (
     Scenario,
     TrainingSettings,
     as_table,
-    read_toml,
     settings_from,
 )
 from tramfl.notation import BadInput
+from tramfl.record import read_config
 
 LAYOUTS = ("3", "5", "10", "5-uneven")
 DEFAULT = "digits-5-uneven"
@@ -104,7 +104,7 @@ def scenario_from(name_or_file: str) -> Scenario:
     if not name_or_file.endswith(".toml"):
         return scenario_named(name_or_file)
     path = Path(name_or_file)
-    table = read_toml(path)
+    table = read_config(path)
     table.setdefault("name", path.stem)
     table.pop("resolved", None)
     return settings_from(table, Scenario, name_or_file)

@@ -7,12 +7,16 @@ from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
+from tests.runtime.sites import federation
 from tramfl.circulation.custody import Record, first_record
-from tramfl.runtime.registers.contract import ABSENT, Register
+from tramfl.notation import BadInput
+from tramfl.runtime.registers.contract import ABSENT, Register, record_from
 from tramfl.runtime.registers.sqlite import SqliteRegister
+from tramfl.runtime.site.agreement import misfit
 from tramfl.runtime.site.starting import put_first
 
 T = TypeVar("T")
@@ -76,3 +80,20 @@ def test_a_run_begins_although_the_site_has_lost_its_lease(desk: Desk) -> None:
     desk.run(desk.register.leave())
     assert desk.run(put_first(desk.register, NEW, None))
     assert desk.record() == NEW
+
+
+def test_a_site_does_not_join_a_run_of_another_protocol_and_says_what_to_install() -> None:
+    other = replace(NEW, protocol=2)
+    said = misfit(other, federation(), 2)
+    assert said is not None
+    assert "run new is of protocol 2" in said
+    assert "has protocol 1; install the version of tramfl that the other sites have." in said
+    assert misfit(NEW, federation(), 2) is None
+
+
+def test_a_record_that_only_a_newer_version_can_read_is_refused_with_the_same_sentence() -> None:
+    newer = msgspec.msgpack.encode({"run": 7, "protocol": 2})
+    with pytest.raises(BadInput, match=r"register\.sqlite: the run there is of protocol 2.*install the version"):
+        record_from(newer, "register.sqlite")
+    with pytest.raises(BadInput, match=r"register\.sqlite: the record there cannot be read"):
+        record_from(b"\x00", "register.sqlite")

@@ -26,7 +26,7 @@ from tests.runtime.sites import (
     played,
 )
 from tramfl.notation import BadInput
-from tramfl.runtime.transport import Credentials, Peers, Refusal, Server, TransferRefused, Unreachable, links
+from tramfl.runtime.transport import Credentials, Peers, Refusal, Server, TransferRefused, Unreachable, links, serving
 from tramfl.runtime.transport.links import encode
 from tramfl.runtime.wire import (
     AskLoad,
@@ -123,12 +123,41 @@ async def test_a_site_at_the_address_of_another_is_not_taken_for_it(tmp_path: Pa
 @played
 async def test_a_method_that_does_not_exist_is_refused_and_logged(tmp_path: Path) -> None:
     async with Trial(tmp_path) as trial:
-        for name in ("/tramfl.Site/Nothing", "/other.Service/Load", "/tramfl.Site/"):
+        for name in (links.method("Nothing"), "/other.Service/Load", links.method("")):
             with pytest.raises(grpc.aio.AioRpcError) as error:
                 await trial.peers()._channel(1).unary_unary(name)(b"")
             assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
         assert len(trial.log.refusals()) == 3
         assert trial.host.asked == []
+
+
+@played
+@pytest.mark.parametrize("service", ["tramfl.Site", "tramfl.v2.Site"])
+async def test_a_site_of_another_protocol_is_answered_with_both_protocols_and_the_remedy(
+    tmp_path: Path, service: str
+) -> None:
+    async with Trial(tmp_path) as trial:
+        for name in ("Load", "Order", "Carry"):
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await trial.peers()._channel(1).unary_unary(f"/{service}/{name}")(b"")
+            assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
+            said = error.value.details() or ""
+            assert said.startswith(f"the caller speaks {service}, and this site, with tramfl")
+            assert said.endswith(f"tramfl.v1.Site; {links.SAME_VERSION}")
+        assert len(trial.log.refusals()) == 3
+        assert trial.host.asked == []
+
+
+@played
+async def test_a_call_that_the_other_site_has_no_method_for_names_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Trial(tmp_path) as trial:
+        # What sites answered before there were protocol numbers.
+        monkeypatch.setattr(serving, "other_protocol", lambda path: None)
+        monkeypatch.setattr(serving, "SERVICE", "tramfl.Site")
+        with pytest.raises(Refusal, match=r"birch does not speak tramfl\.v1\.Site.*the same minor version of tramfl"):
+            await trial.peers().order(1, Order("prepare", "run"), 5)
 
 
 @played

@@ -6,12 +6,16 @@ if its row is here, whoever dies when. What is known only later (how well the mo
 
 from __future__ import annotations
 
+import contextlib
 from typing import Protocol
 
+import msgspec
 from msgspec import Struct
 
 from tramfl.circulation.custody import Record, Versioned
-from tramfl.notation import NodeId
+from tramfl.notation import BadInput, NodeId
+from tramfl.runtime.wire import PROTOCOL
+from tramfl.version import __version__
 
 ABSENT = 0
 """The revision of a record that is not there: swapping it in place begins the first run."""
@@ -32,6 +36,29 @@ class Standing(Struct, frozen=True):
     """None where no run has begun."""
     alive: frozenset[NodeId]
     """Nodes whose lease has not run out."""
+
+
+class _Numbered(Struct):
+    protocol: int = 1
+
+
+def record_from(content: bytes, place: str) -> Record:
+    """The record as a register keeps it; BadInput, which names the `place`, where it cannot be read."""
+    try:
+        return msgspec.msgpack.decode(content, type=Record)
+    except msgspec.DecodeError as error:
+        with contextlib.suppress(msgspec.DecodeError):
+            if (number := msgspec.msgpack.decode(content, type=_Numbered).protocol) > PROTOCOL:
+                raise BadInput(other_protocol(f"{place}: the run there", number)) from None
+        raise BadInput(f"{place}: the record there cannot be read: {error}.") from None
+
+
+def other_protocol(run: str, number: int) -> str:
+    """Why a site does not join a run of another protocol, in one sentence."""
+    return (
+        f"{run} is of protocol {number}, and this site, with tramfl {__version__}, has protocol {PROTOCOL};"
+        " install the version of tramfl that the other sites have."
+    )
 
 
 class Register(Protocol):

@@ -22,8 +22,8 @@ from urllib.parse import quote
 import msgspec
 
 from tramfl.circulation.custody import Record, Versioned
-from tramfl.notation import BadInput, NodeId
-from tramfl.runtime.registers.contract import LeaseLost, Silent, Standing
+from tramfl.notation import NodeId
+from tramfl.runtime.registers.contract import LeaseLost, Silent, Standing, record_from
 from tramfl.runtime.registers.etcd_gateway import Gateway, Json, content, text
 from tramfl.runtime.settings import RegisterSettings
 
@@ -219,11 +219,7 @@ class EtcdRegister:
     def _versioned(self, kv: Json) -> Versioned:
         revision = int(kv["mod_revision"])
         if self._newest is None or self._newest.revision != revision:
-            try:
-                record = msgspec.msgpack.decode(content(kv["value"]), type=Record)
-            except msgspec.DecodeError as error:
-                raise BadInput(f"the record at {self._record_key} in etcd cannot be read: {error}.") from None
-            self._newest = Versioned(record, revision)
+            self._newest = Versioned(record_from(content(kv["value"]), f"{self._record_key} in etcd"), revision)
         return self._newest
 
     async def _join(self) -> None:

@@ -25,7 +25,7 @@ import msgspec
 
 from tramfl.circulation.custody import Record, Versioned
 from tramfl.notation import BadInput, NodeId
-from tramfl.runtime.registers.contract import ABSENT, LeaseLost, Silent, Standing
+from tramfl.runtime.registers.contract import ABSENT, LeaseLost, Silent, Standing, record_from
 
 T = TypeVar("T")
 
@@ -322,10 +322,7 @@ class RegisterFile:
         if found is None:
             return None
         if self._newest is None or self._newest.revision != found[0]:
-            try:
-                self._newest = Versioned(msgspec.msgpack.decode(found[1], type=Record), found[0])
-            except msgspec.DecodeError as error:
-                raise BadInput(f"{self.path}: the record in this register cannot be read: {error}.") from None
+            self._newest = Versioned(record_from(found[1], str(self.path)), found[0])
         return self._newest
 
     def _changes(self, db: sqlite3.Connection) -> int:

@@ -8,7 +8,9 @@ import re
 from tramfl.circulation.custody import Record
 from tramfl.config import as_toml
 from tramfl.notation import BadInput
+from tramfl.runtime.registers.contract import other_protocol
 from tramfl.runtime.settings import Federation
+from tramfl.runtime.wire import PROTOCOL
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """A run's name is also the name of a folder at every site."""
@@ -22,6 +24,8 @@ def digest_of_settings(federation: Federation) -> str:
 
 def misfit(record: Record, federation: Federation, labels: int) -> str | None:
     """Why a site whose data has `labels` labels cannot join a run, in one sentence; None where it can."""
+    if record.protocol != PROTOCOL:
+        return other_protocol(f"run {record.run}", record.protocol)
     last = max((record.holder or 0, *record.weights.copies, *record.safe.copies))
     if last >= len(federation.names):
         return (

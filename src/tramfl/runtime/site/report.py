@@ -17,7 +17,7 @@ from tramfl.runtime.site.model import LocalModel
 from tramfl.runtime.site.participation import Participation
 from tramfl.runtime.site.status import FinishedRuns
 from tramfl.runtime.training import Scorer, Workshop
-from tramfl.runtime.wire import Prepared, SiteReport
+from tramfl.runtime.wire import PROTOCOL, Prepared, SiteReport
 from tramfl.version import __version__
 
 
@@ -92,6 +92,7 @@ class Reporter:
             at=self._member.now(),
             incarnation=self._incarnation.number,
             version=__version__,
+            protocol=PROTOCOL,
         )
 
     def _beside(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from tramfl.runtime.registers import ABSENT, LeaseLost, Register
 from tramfl.runtime.site.agreement import check_run_name
 from tramfl.runtime.site.member import Member
 from tramfl.runtime.transport import Refusal, Unreachable
-from tramfl.runtime.wire import Order, Prepared
+from tramfl.runtime.wire import PROTOCOL, Order, Prepared
 
 PREPARE_SECONDS = 30.0
 """A site that takes longer to write w_0 counts as absent."""
@@ -94,7 +94,7 @@ class RunStart:
         copies = tuple(n for n, p in sorted(prepared.items()) if p.digest == mine.digest)
         drawn = first_holder(self._member.scenario.seed, len(names))
         record = first_record(run, drawn if drawn in copies else me, mine.digest, copies, len(mine.labels))
-        now = self._member.now()
+        record, now = replace(record, protocol=PROTOCOL), self._member.now()
         return replace(record, weights=replace(record.weights, since=now), safe=replace(record.safe, since=now))
 
 

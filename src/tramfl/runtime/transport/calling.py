@@ -23,12 +23,14 @@ from tramfl.notation import Digest, NodeId
 from tramfl.runtime.settings import Federation
 from tramfl.runtime.transport.links import (
     MESSAGE_BYTES,
+    SAME_VERSION,
     SITE_KEY,
     Credentials,
     Refusal,
     decode,
     encode,
     method,
+    not_understood,
     options,
 )
 from tramfl.runtime.weights.arrival import OFFSET_BYTES
@@ -260,6 +262,8 @@ class Peers:
             yield
         except grpc.aio.AioRpcError as error:
             details = (error.details() or error.code().name)[:400]
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED and SAME_VERSION not in details:
+                details = not_understood(self._name(node))
             if error.code() in REFUSALS:
                 raise refusal(details, error.code()) from None
             await self._renew()

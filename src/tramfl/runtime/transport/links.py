@@ -5,6 +5,7 @@ With serving.py and calling.py the only place that knows gRPC.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,8 +14,11 @@ import msgspec
 from msgspec import Struct
 
 from tramfl.notation import BadInput
+from tramfl.runtime.wire import PROTOCOL
+from tramfl.version import __version__
 
-SERVICE = "tramfl.Site"
+SERVICE = f"tramfl.v{PROTOCOL}.Site"
+"""Its name has the protocol's number: sites of different protocols never take each other's messages for their own."""
 SITE_KEY = "tramfl-site"
 """Metadata that names the speaker where there is no TLS to prove it."""
 SMALL_BYTES = 256 << 10
@@ -26,6 +30,10 @@ KEEPALIVE_SECONDS = 10
 KEEPALIVE_GRACE_SECONDS = 20
 """... and does not answer a ping in these is gone: stopped, or behind a cut cable. On a slow link a ping waits behind
 megabytes of weights, so this is not less."""
+
+OTHER_SERVICE = re.compile(r"tramfl(\.v\d{1,9})?\.Site")
+"""Before there were protocol numbers it had none."""
+SAME_VERSION = "all sites of a federation, and its operator, need the same minor version of tramfl"
 
 T = TypeVar("T")
 
@@ -99,6 +107,19 @@ def decode(content: bytes, kind: type[T], most: int = SMALL_BYTES) -> T:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
         name = getattr(kind, "__name__", "reply")
         raise Refusal(f"this is no {name}: {str(error)[:200]}", grpc.StatusCode.INVALID_ARGUMENT) from None
+
+
+def other_protocol(path: str) -> str | None:
+    """Why a call of the method at `path` is not for this site, if it is one of another protocol of tramfl's."""
+    service = path.removeprefix("/").rpartition("/")[0]
+    if service == SERVICE or not OTHER_SERVICE.fullmatch(service):
+        return None
+    return f"the caller speaks {service}, and this site, with tramfl {__version__}, {SERVICE}; {SAME_VERSION}"
+
+
+def not_understood(site: str) -> str:
+    """Why a call that `site` has no method for failed: it is of another version."""
+    return f"{site} does not speak {SERVICE}, as tramfl {__version__} here does; {SAME_VERSION}"
 
 
 def method(name: str) -> str:

@@ -30,6 +30,7 @@ from tramfl.runtime.transport.links import (
     decode,
     encode,
     options,
+    other_protocol,
 )
 from tramfl.runtime.weights import DIGEST, Arrival, Manifest, Spoilt, Truncated, Unfit, WeightStore, check_consignment
 from tramfl.runtime.wire import (
@@ -192,7 +193,8 @@ class Server:
             peer = self._identify(context)
             who = peer.name
             if name not in self._methods:
-                raise Refusal(f"there is no method {name[:80]!r}", grpc.StatusCode.UNIMPLEMENTED)
+                reason = other_protocol(name) or f"there is no method {name[:80]!r}"
+                raise Refusal(reason, grpc.StatusCode.UNIMPLEMENTED)
             open_to_operator, do = self._methods[name]
             if peer.number is None and not open_to_operator:
                 raise Refusal(f"the operator may not call {name}", grpc.StatusCode.PERMISSION_DENIED)
