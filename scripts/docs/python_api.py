@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 PACKAGES = ("scheduling", "circulation", "simulation", "learning", "record", "reporting", "runtime")
-ALONE = ("config", "notation", "draws")
+ALONE = ("config", "notation", "draws", "testing")
 
 
 def pages(source: Path) -> dict[str, str]:

@@ -87,6 +87,22 @@ def test_your_own_policy_is_raced_against_the_others_in_worker_processes(install
     assert "stay-or-nearest" in done.stdout
 
 
+def test_your_own_policy_passes_the_contract_as_its_readme_says(installed: Path, tmp_path: Path) -> None:
+    tests = EXAMPLES / "own_policy/tests"
+    quiet = ("-q", "-n", "0", "-p", "no:cacheprovider", f"--rootdir={tests}", "-c", os.devnull)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *quiet, str(tests)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "8 passed" in done.stdout
+
+
 def test_the_readme_of_the_plug_in_names_what_is_there() -> None:
     text = (EXAMPLES / "own_policy/README.md").read_text()
     assert "pip install -e examples/own_policy" in text

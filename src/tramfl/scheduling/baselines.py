@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from tramfl.notation import Decision, Ledger
 from tramfl.scheduling.water_level import largest_allotment
-from tramfl.scheduling.weighing import BuiltInPolicy, Round, counted, stuck_by_balance, stuck_by_share, who
+from tramfl.scheduling.weighing import BasePolicy, Round, counted, stuck_by_balance, stuck_by_share, who
 
 SHARE = 0.1
 """x: the part of its data that a node uses in a round, where the policy fixes it."""
 
 
-class RandomSelection(BuiltInPolicy):
+class RandomSelection(BasePolicy):
     """A node drawn uniformly; of each label a part x_c drawn from U[0, 0.1]."""
 
     name = "random"
@@ -40,7 +40,7 @@ class RandomSelection(BuiltInPolicy):
         )
 
 
-class TimeFirst(BuiltInPolicy):
+class TimeFirst(BasePolicy):
     """The node with the least T_round, at x = 0.1 of every label."""
 
     name = "time-first"
@@ -73,7 +73,7 @@ class TimeFirst(BuiltInPolicy):
         )
 
 
-class VarianceFirst(BuiltInPolicy):
+class VarianceFirst(BasePolicy):
     """The next node in cyclic order, on the most samples that keep the labels' variance within V."""
 
     name = "variance-first"
@@ -105,7 +105,7 @@ class VarianceFirst(BuiltInPolicy):
         )
 
 
-class Tram(BuiltInPolicy):
+class Tram(BasePolicy):
     """Tram-FL's dynamic routing: the node whose next interval, x = 0.1, leaves the least label variance."""
 
     name = "tram"

@@ -14,10 +14,10 @@ from tramfl.notation import Candidate, Decision, Ledger, NodeId
 from tramfl.scheduling.objective import worth_training
 from tramfl.scheduling.policy import PolicySettings
 from tramfl.scheduling.water_level import largest_allotment
-from tramfl.scheduling.weighing import BuiltInPolicy, Round, counted, stuck_by_balance, who
+from tramfl.scheduling.weighing import BasePolicy, Round, counted, stuck_by_balance, who
 
 
-class LoadAware(BuiltInPolicy):
+class LoadAware(BasePolicy):
     """The most samples per second of the whole run, with the labels' variance within V."""
 
     name = "load-aware"

@@ -138,10 +138,14 @@ class Round(Struct, frozen=True, eq=False):
         return f"{reason}; labels {names} are left out of the balance, as no reporting node holds them."
 
 
-class BuiltInPolicy(ABC):
-    """Settings, and the checks that every policy here begins with."""
+class BasePolicy(ABC):
+    """The base of the built-in policies, and of any other that wants it: a subclass has a `name` and `choose`.
+
+    Rounds in which no node reported, or none has samples, are skipped here.
+    """
 
     name: str
+    """What users call the policy, and what its decisions say."""
 
     def __init__(self, settings: PolicySettings) -> None:
         self.settings = settings
@@ -169,7 +173,7 @@ class BuiltInPolicy(ABC):
 
     @abstractmethod
     def choose(self, now: Round, rng: np.random.Generator) -> Decision:
-        """The choice, once there is somebody to choose from."""
+        """The decision, made with `now.train` or `now.skip`, where a node that reported has samples."""
 
 
 def stuck_by_balance(ledger: Ledger, held: NDArray[np.int64], limit: float) -> str | None:
