@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import msgspec
 from msgspec import Meta, Struct
 
-from tramfl.cli.plan import Plan
 from tramfl.config import Scenario
 from tramfl.runtime.settings import FederationFile, SiteFile
+from tramfl.simulation.planning import Plan
 
 FILES: tuple[tuple[str, str, type[Struct]], ...] = (
     ("Scenario files", "What a run is: `tramfl run FILE.toml`, and `[run]` in `federation.toml`.", Scenario),

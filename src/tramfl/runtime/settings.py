@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
-from msgspec.structs import replace
 
 from tramfl.circulation.phases import Limits
 from tramfl.config import Positive, Scenario, Whole, read_toml, settings_from
@@ -237,8 +236,3 @@ def _place(host: str, port: int) -> tuple[str, int]:
         return str(ipaddress.ip_address(host)), port
     except ValueError:
         return host.lower(), port
-
-
-def with_scenario(federation: Federation, scenario: Scenario) -> Federation:
-    """The same federation training something else."""
-    return replace(federation, file=replace(federation.file, run=scenario))

@@ -1,6 +1,8 @@
-"""What a site can spare: its speed of training and the bandwidth to its peers, measured, kept and predicted."""
+"""What a site can spare: its speed of training and the bandwidth to its peers, measured, kept and predicted.
+
+`Meters` is all of it; the parts are compute.py (r_i), links.py (b_ij), machine.py (what others use) and history.py.
+"""
 
 from tramfl.runtime.loads.meters import Meters
-from tramfl.runtime.loads.probe import Machine
 
-__all__ = ["Machine", "Meters"]
+__all__ = ["Meters"]

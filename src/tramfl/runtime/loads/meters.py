@@ -9,7 +9,10 @@ from pathlib import Path
 
 from tramfl.notation import ModelCost
 from tramfl.runtime.journal import Log
-from tramfl.runtime.loads.probe import ComputeMeter, History, LinkMeter, Machine
+from tramfl.runtime.loads.compute import ComputeMeter
+from tramfl.runtime.loads.history import History
+from tramfl.runtime.loads.links import LinkMeter
+from tramfl.runtime.loads.machine import Machine
 
 
 class Meters:
