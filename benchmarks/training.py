@@ -28,10 +28,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tramfl.config import Budget, Scenario
+from tramfl.learning.app import App
 from tramfl.learning.data.datasets import Dataset, load_dataset
 from tramfl.learning.model.networks import build_network
-from tramfl.learning.training import trainer
 from tramfl.learning.training.learner import Learner, build_learner
+from tramfl.learning.training.samples import ImageSamples
 from tramfl.simulation.experiment import Experiment, Setting
 from tramfl.simulation.scenarios import scenario_named
 
@@ -73,7 +74,7 @@ def _limited(scenario: Scenario, samples: int) -> Scenario:
 
 def run_seconds(scenario: Scenario, learner: Learner) -> tuple[float, Experiment]:
     """A whole run without evaluation: no judge."""
-    setting = Setting(learner.held, learner.cost, tuple(learner.classes), learner, None, learner.initial())
+    setting = Setting(learner.held, learner.cost, learner.labels, learner, None, learner.initial())
     begin = time.process_time()
     experiment = Experiment(scenario, setting)
     for _ in experiment.rounds():
@@ -94,22 +95,24 @@ class Recorded:
 def recorded(scenario: Scenario, data: Dataset) -> Recorded:
     """The very batches a run trains on, in order."""
     batches: list[Tensor] = []
-    original = trainer.Samples.batches
+    original = ImageSamples.batches
 
-    def recording(self: trainer.Samples, order: Tensor, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def recording(
+        self: ImageSamples, order: Tensor, batch_size: int, seed: int = 0
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         start = 0
         for images, labels in original(self, order, batch_size):
             batches.append(order[start : start + len(labels)].clone())
             start += len(labels)
             yield images, labels
 
-    learner = build_learner(scenario, dataset=data)
-    trainer.Samples.batches = recording  # type: ignore[method-assign]
+    learner = build_learner(scenario, app=App(data=data))
+    ImageSamples.batches = recording  # type: ignore[method-assign]
     try:
         run_seconds(scenario, learner)
     finally:
-        trainer.Samples.batches = original  # type: ignore[method-assign]
-    samples = learner._train_samples
+        ImageSamples.batches = original  # type: ignore[method-assign]
+    samples = learner._samples
     ((images, labels),) = samples.batches(torch.arange(len(samples)), len(samples))
     return Recorded(images, labels, batches)
 
@@ -152,7 +155,7 @@ def measure(case: Case) -> Measured:
     runs, loops, rounds = [], [], 0
     for _ in range(case.turns):
         loops.append(loop_seconds(case.scenario, data, new_network(case)))
-        seconds, experiment = run_seconds(case.scenario, build_learner(case.scenario, dataset=case.data))
+        seconds, experiment = run_seconds(case.scenario, build_learner(case.scenario, app=App(data=case.data)))
         runs.append(seconds)
         rounds = len(experiment.rows)
         assert sum(experiment.rows[-1].used) == samples

@@ -14,19 +14,29 @@ from typing import TYPE_CHECKING, Any
 
 from tramfl.version import __version__
 
-__all__ = ["App", "Result", "__version__", "simulate"]
+__all__ = ["App", "Data", "Dataset", "Result", "__version__", "simulate"]
 
 if TYPE_CHECKING:
     from tramfl.learning.app import App
+    from tramfl.learning.data.datasets import Dataset
+    from tramfl.learning.data.own import Data
     from tramfl.simulation.api import Result, simulate
 
 
 def __getattr__(name: str) -> Any:
-    """`simulate`, `Result` and `App` on demand, so that `import tramfl` costs nothing."""
+    """The public names on demand, so that `import tramfl` costs nothing."""
     if name == "App":
         from tramfl.learning.app import App
 
         return App
+    if name == "Data":
+        from tramfl.learning.data.own import Data
+
+        return Data
+    if name == "Dataset":
+        from tramfl.learning.data.datasets import Dataset
+
+        return Dataset
     if name in ("Result", "simulate"):
         from tramfl.simulation import api
 

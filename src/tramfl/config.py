@@ -33,17 +33,27 @@ class Partition(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How the training data is divided among the nodes."""
 
     layout: str = "5-uneven"
-    """A layout of the paper (3, 5, 10, 5-uneven) or iid, dirichlet, shard, pathological."""
+    """A layout of the paper (3, 5, 10, 5-uneven), or iid, dirichlet, shard, pathological, or own."""
     held: str | None = None
     """A CSV file with the training samples per node (rows) and label (columns): for runs without training."""
     nodes: Whole | None = None
-    """How many nodes, for the other layouts; a layout of the paper has its own number."""
+    """How many nodes, for the other layouts; a layout of the paper, or an own split, has its own number."""
+    node_of_sample: str | None = None
+    """own: a file with the number of the node that has each training sample; without it, the data must say it."""
     alpha: Positive = 0.5
-    """Concentration of the Dirichlet distribution: small means uneven."""
+    """dirichlet: concentration of the distribution; small means uneven."""
+    min_partition_size: Annotated[int, Meta(ge=0)] = 10
+    """dirichlet: the division is drawn again until every node has this many samples."""
+    self_balancing: bool = False
+    """dirichlet: give no more to a node that already has its even share of all samples."""
     shards_per_node: Whole = 2
     """shard: how many shards each node gets."""
+    shard_size: Whole | None = None
+    """shard: samples in a shard; without it, as many as `shards_per_node` leaves."""
     classes_per_node: Whole = 2
     """pathological: how many labels each node holds."""
+    class_assignment: Literal["random", "deterministic", "first-deterministic"] = "first-deterministic"
+    """pathological: which labels a node holds."""
     validation_share: Annotated[float, Meta(ge=0, lt=1)] = 0.1
     """Part of each label's samples that a node keeps aside to measure its local loss."""
 
@@ -86,15 +96,46 @@ class TrainingSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     image_size: Whole | None = None
     """Scale images to this many pixels a side before training."""
     batch_size: Whole = 32
-    """Samples of one step of SGD."""
+    """Samples of one step."""
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    """What follows the gradients."""
     learning_rate: Positive = 0.001
-    """Step size of SGD."""
+    """Step size, before the schedule."""
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
-    """Momentum of SGD."""
-    carry_momentum: bool = False
+    """sgd: the share of the last step that the next one keeps."""
+    weight_decay: Annotated[float, Meta(ge=0, le=sys.float_info.max)] = 0.0
+    """How strongly weights are drawn to 0."""
+    schedule: Literal["constant", "cosine", "step"] = "constant"
+    """How the learning rate follows from the samples that the run has used so far."""
+    schedule_samples: Whole | None = None
+    """cosine: samples until the rate is 0; step: samples between two steps."""
+    schedule_factor: Annotated[float, Meta(gt=0, le=1)] = 0.1
+    """step: what the rate is multiplied by at every step."""
+    clip_norm: Positive | None = None
+    """Scale gradients down to this norm where theirs is larger."""
+    label_smoothing: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    """The share of a label's weight in the loss that is spread over all classes."""
+    augmentation: tuple[Literal["flip", "crop"], ...] = ()
+    """What happens to a batch of training images: mirrored left to right, shifted by up to an eighth of the side."""
+    batch_norm: Literal["normal", "frozen-statistics"] = "normal"
+    """frozen-statistics: batch norm uses the statistics it starts with, and they do not travel."""
+    precision: Literal["float32", "bf16"] = "float32"
+    """bf16: the forward pass of training runs in bfloat16 where PyTorch deems it safe; weights stay as they are."""
+    carry_optimizer: bool = False
     """Send the optimiser's state along with the model; the hop grows accordingly."""
+    carry_momentum: bool = False
+    """The older name of `carry_optimizer`."""
+    divergence: Literal["warn", "stop"] = "warn"
+    """What happens when the loss of a training is no longer a finite number."""
+    workers: Annotated[int, Meta(ge=0)] = 0
+    """Processes that read samples ahead, where the data is read as it is used; 0 reads in the training process."""
     device: str = "auto"
     """auto (CUDA, MPS, CPU) or a PyTorch device."""
+
+    @property
+    def carries_optimizer(self) -> bool:
+        """Whether the optimiser's state travels with the model."""
+        return self.carry_optimizer or self.carry_momentum
 
 
 class Evaluation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -106,6 +147,8 @@ class Evaluation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Test samples looked at first; the full set confirms a target."""
     test_samples: Whole | None = None
     """Use only this many test samples, for machines where the full set takes too long; all if not given."""
+    metrics: tuple[str, ...] = ()
+    """What is measured beside accuracy and loss: f1, auroc, mae, rmse, r2, or names of the app's own metrics."""
 
 
 class Budget(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -137,6 +180,8 @@ class Scenario(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Shown in tables and folder names; the file's name where it is not given."""
     dataset: str = "digits"
     """digits, mnist, fashion-mnist, cifar10, npz:PATH, or package.module:object."""
+    app: str | None = None
+    """package.module:app, a tramfl.App: the user's own model, data and training; it comes before other keys."""
     policy: str = "load-aware"
     """load-aware, random, time-first, variance-first, tram, an installed one, or module:Class."""
     seed: Annotated[int, Meta(ge=0)] = 0

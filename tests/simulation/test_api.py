@@ -189,7 +189,7 @@ def test_data_may_be_given_by_a_function() -> None:
         ({"model": lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 7))}, r"training\.network = .*7"),
         ({"model": nn.Flatten()}, r"training\.network = 'Flatten' has no weights to train"),
         ({"model": lambda: "a network"}, r"training\.network = .*str, not a torch\.nn\.Module"),
-        ({"data": "digits"}, r"the data gave a str, not a tramfl\.learning\.data\.datasets\.Dataset"),
+        ({"data": "digits"}, r"the data gave a str, not a tramfl\.Data"),
         ({"data": lambda: [1, 2]}, "the data gave a list"),
     ],
 )

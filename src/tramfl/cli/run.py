@@ -29,7 +29,6 @@ from tramfl.cli.options import (
 from tramfl.cli.progress import RunProgress
 from tramfl.cli.report import write_report
 from tramfl.config import Scenario
-from tramfl.learning.app import app_named
 from tramfl.notation import BadInput
 from tramfl.record import CONFIG_FILE, Resolved, Row, RunFolder, Summary, folder_name
 from tramfl.reporting.summary import percent, rounds_text, seconds
@@ -72,7 +71,7 @@ def run(
         "budget__targets": targets_from(target),
         "loads__kind": "replay" if loads else None,
         "loads__trace": str(loads) if loads else None,
-        **_parts_of(app),
+        "app": app,
     }
     if resume and overwrite:
         raise BadInput("--resume goes on with the run in the folder and --overwrite replaces it: give one of them.")
@@ -109,17 +108,6 @@ def run(
         places = ["--out", str(out), *(["--data-dir", str(data_dir)] if data_dir else [])]
         print(f"tramfl: interrupted; go on with: tramfl run --resume {shlex.join(places)}", file=sys.stderr)
         sys.exit(1)
-
-
-def _parts_of(app: str | None) -> dict[str, str | None]:
-    """The keys of a scenario that an app stands for: its parts, by name."""
-    if app is None:
-        return {}
-    found = app_named(app)
-    return {
-        "dataset": f"{app}.data" if found.data is not None else None,
-        "training__network": f"{app}.model" if found.model is not None else None,
-    }
 
 
 def _resolved_of(scenario: str | None) -> Resolved:

@@ -22,3 +22,7 @@ class Purpose(IntEnum):
     """The order in which test samples are looked at."""
     TEST_SUBSET = 7
     """Which test samples are used, where not all are."""
+    READING = 8
+    """What the user's data draws while it is read: round, node."""
+    OWN_DATA = 9
+    """What the user's code draws while it makes data."""

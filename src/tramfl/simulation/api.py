@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ import msgspec
 import numpy as np
 
 from tramfl.config import Scenario, as_table, settings_from, with_value
-from tramfl.learning.app import App
+from tramfl.learning.app import App, app_of
 from tramfl.learning.data.fingerprint import fingerprint
+from tramfl.learning.data.partition import OWN_LAYOUT
 from tramfl.notation import BadInput
 from tramfl.record import CONFIG_FILE, Row, RunFolder, Summary, seconds_to
 from tramfl.references import described, reference_to
@@ -90,24 +91,29 @@ def simulate(
     """Run a scenario in virtual time and give its rows, summary and tables.
 
     `scenario` is a name, a TOML file or a `Scenario`. `model` is an `nn.Module` or a callable that makes one, `data`
-    a `tramfl.learning.data.datasets.Dataset` or a callable that gives one; both take the place of what the scenario
-    names. `app` brings both at once: the object that a real site takes. `policy` is a name, `module:Class`, an object
-    with `decide`, a class of such objects or the function itself. `loads` is any object with `at(round)`. `settings`
-    changes keys of the scenario, by their dotted names: `{"training.batch_size": 64}`. With `out` the run is also
-    recorded in that folder; `resume` goes on with the run that is there, with another budget if need be, and
-    `overwrite` replaces it. An interrupt leaves the folder ready to be resumed. `observe` is called with every row
-    and ends the run if it returns True.
+    a `tramfl.Data` or `Dataset` or a callable that gives one; both take the place of what the scenario names. `app`
+    brings both at once, and loss, optimiser and metrics of your own: the object that a real site takes. `policy` is a
+    name, `module:Class`, an object with `decide`, a class of such objects or the function itself. `loads` is any
+    object with `at(round)`. `settings` changes keys of the scenario, by their dotted names:
+    `{"training.batch_size": 64}`. With `out` the run is also recorded in that folder; `resume` goes on with the run
+    that is there, with another budget if need be, and `overwrite` replaces it. An interrupt leaves the folder ready
+    to be resumed. `observe` is called with every row and ends the run if it returns True.
     """
     if threads is not None and (not isinstance(threads, int) or threads < 1):
         raise BadInput(f"threads = {threads!r}: give a whole number of at least 1, or None for PyTorch's own choice.")
     base = scenario if isinstance(scenario, Scenario) else scenario_from(str(scenario))
-    brought = app or App()
+    given = (("policy", policy), ("loads", loads), ("data", data), ("model", model), ("app", app))
+    brought = app or app_of(base)
     model = brought.model if model is None else model
-    data = App(data=brought.data if data is None else data).dataset(data_dir=Path(data_dir) if data_dir else None)
+    brought = replace(brought, model=model, data=brought.data if data is None else data)
+    data = brought.dataset(data_dir=Path(data_dir) if data_dir else None, seed=base.seed if seed is None else seed)
+    if data is not None:
+        brought = replace(brought, data=data, balance=None)
     wanted: dict[str, Any] = {
         "policy": policy if isinstance(policy, str) or policy is None else reference_to(policy) or _name(policy),
         "dataset": getattr(data, "name", None),
         "training.network": None if model is None else _name(model),
+        "partition.layout": None if data is None or data.node_of_sample is None else OWN_LAYOUT,
         "seed": seed,
         "budget.rounds": rounds,
         "budget.targets": _targets(targets),
@@ -121,7 +127,7 @@ def simulate(
     folder = Path(out) if out is not None else None
     own = {
         kind: described(thing)
-        for kind, thing in (("policy", policy), ("loads", loads), ("data", data), ("model", model))
+        for kind, thing in given
         if thing is not None and not isinstance(thing, str) and (kind != "policy" or reference_to(thing) is None)
     }
     if isinstance(scenario, str | Path) and Path(scenario).name == CONFIG_FILE:
@@ -144,7 +150,7 @@ def simulate(
 
     custom = policy if policy is not None and not isinstance(policy, str) else None
     with torch_left_alone() if train else nullcontext():
-        experiment = play(request, tell, dataset=data, network=model, policy=custom, loads=loads)
+        experiment = play(request, tell, app=brought, policy=custom, loads=loads)
     if folder is not None and not experiment.finished:
         raise KeyboardInterrupt(f"interrupted; {folder} can be resumed")
     setting = experiment.setting

@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Struct, structs
 
 from tramfl.config import Budget, Scenario
+from tramfl.learning.app import App
 from tramfl.notation import BadInput, Counts
 from tramfl.record import MODEL_FILE, Resolved, Row, RunFolder, is_past_a_limit, ledger_after
 from tramfl.simulation.experiment import Experiment, Setting
@@ -55,8 +56,7 @@ def play(
     request: Request,
     observe: Observe | None = None,
     *,
-    dataset: Any = None,
-    network: Any = None,
+    app: App | None = None,
     policy: Any = None,
     loads: LoadSource | None = None,
     report: Callable[[str, int, int | None], None] | None = None,
@@ -68,7 +68,7 @@ def play(
     with folder.alone() if folder is not None else nullcontext():
         if folder is not None:
             _check(folder, request)  # before data is loaded, or even fetched
-        experiment, learner, done = _prepare(folder, request, dataset, network, policy, loads, report)
+        experiment, learner, done = _prepare(folder, request, app, policy, loads, report)
         if folder is not None:
             _into(folder, request, experiment, learner, done, observe)
             return experiment
@@ -92,8 +92,7 @@ def _check(folder: RunFolder, request: Request) -> None:
 def _prepare(
     folder: RunFolder | None,
     request: Request,
-    dataset: Any,
-    network: Any,
+    app: App | None,
     policy: Any,
     loads: LoadSource | None,
     report: Callable[[str, int, int | None], None] | None,
@@ -104,8 +103,7 @@ def _prepare(
         setting, learner = with_training(
             request.scenario,
             request.data_dir,
-            dataset=dataset,
-            network=network,
+            app=app,
             report=report,
             threads=request.threads,
         )

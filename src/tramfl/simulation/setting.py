@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tramfl.config import Scenario
 from tramfl.draws import generator
+from tramfl.learning.app import App, app_of
 from tramfl.learning.chance import Purpose
-from tramfl.learning.data.datasets import data_folder, load_dataset
+from tramfl.learning.data.datasets import data_folder
+from tramfl.learning.data.own import load_data
 from tramfl.learning.data.partition import LABEL_COUNTS, PAPER_LAYOUTS, divide, held_counts, share_counts
 from tramfl.notation import BadInput, Counts, Digest, ModelCost, NodeId
 from tramfl.record import Scores
@@ -44,17 +46,20 @@ def held_by_nodes(scenario: Scenario, data_dir: Path | None = None) -> tuple[Cou
     """l_ic and the labels' names; the data are loaded only where their label counts are not known."""
     if scenario.partition.held is not None:
         return held_from_file(Path(scenario.partition.held))
-    if scenario.dataset in LABEL_COUNTS:
+    app = app_of(scenario)
+    if app.data is None and scenario.dataset in LABEL_COUNTS:
         counts = LABEL_COUNTS[scenario.dataset]
         names = tuple(str(label) for label in range(len(counts)))
         if scenario.partition.layout in PAPER_LAYOUTS:
             return held_counts(counts, scenario.partition), names
         # Who holds how many follows from the counts alone, in whatever order the labels come.
-        labels = np.repeat(np.arange(len(counts)), counts)
+        labels, split = np.repeat(np.arange(len(counts)), counts), None
     else:
-        data = load_dataset(scenario.dataset, data_folder(data_dir))
-        labels, names = data.train_labels, tuple(data.classes)
-    shares = divide(labels, scenario.partition, generator(scenario.seed, Purpose.DIVIDE))
+        data = app.dataset(data_dir=data_dir, seed=scenario.seed) or load_data(
+            scenario.dataset, data_folder(data_dir)
+        )
+        labels, names, split = data.strata, data.strata_names, data.node_of_sample
+    shares = divide(labels, scenario.partition, generator(scenario.seed, Purpose.DIVIDE), split)
     return share_counts(shares, labels, len(names)), names
 
 
@@ -96,8 +101,7 @@ def with_training(
     scenario: Scenario,
     data_dir: Path | None = None,
     *,
-    dataset: Any = None,
-    network: Any = None,
+    app: App | None = None,
     report: Callable[[str, int, int | None], None] | None = None,
     threads: int | None = None,
 ) -> tuple[Setting, Learner]:
@@ -112,8 +116,8 @@ def with_training(
         ) from None
     if threads is not None:
         use_threads(threads)
-    learner = build_learner(scenario, data_dir, dataset=dataset, network=network, report=report)
-    setting = Setting(learner.held, learner.cost, tuple(learner.classes), learner, _Judge(learner), learner.initial())
+    learner = build_learner(scenario, data_dir, app=app, report=report)
+    setting = Setting(learner.held, learner.cost, learner.labels, learner, _Judge(learner), learner.initial())
     return setting, learner
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from tramfl.config import Cost, Evaluation, Partition, Scenario, TrainingSettings
+from tramfl.learning.app import App
 from tramfl.learning.data.datasets import Dataset
 from tramfl.learning.data.partition import LABEL_COUNTS, held_counts
 from tramfl.learning.model.weights import from_bytes
@@ -41,7 +42,7 @@ def test_a_learner_holds_what_was_planned_without_data(learner: Learner) -> None
 
 def test_digits_are_learnt_to_ninety_percent_in_a_few_thousand_samples(learner: Learner) -> None:
     digest, samples, round = learner.initial(), 0, 0
-    accuracy = learner.scores(digest, 0, (0.9,)).test_accuracy
+    accuracy = learner.scores(digest, 0, (0.9,)).test_accuracy or 0.0
     assert accuracy < 0.4
     while accuracy < 0.9 and samples < 7000:
         round += 1
@@ -50,7 +51,7 @@ def test_digits_are_learnt_to_ninety_percent_in_a_few_thousand_samples(learner: 
         samples += sum(allotment)
         digest, parent = learner.train(node, digest, allotment, round), digest
         learner.discard(parent)
-        accuracy = learner.scores(digest, node, (0.9,)).test_accuracy
+        accuracy = learner.scores(digest, node, (0.9,)).test_accuracy or 0.0
     assert accuracy >= 0.9
     assert learner.scores(digest, 0).validation_loss < 0.7  # type: ignore[operator]
 
@@ -111,7 +112,7 @@ def test_carried_momentum_travels_with_the_weights_and_can_be_left_out() -> None
     assert learner.cost.model_bits == 2 * 153_920
     digest = trained(learner, 2)
     assert len(from_bytes(learner.weights(digest))) == 8
-    assert len(from_bytes(learner.weights(digest, with_momentum=False))) == 4
+    assert len(from_bytes(learner.weights(digest, with_optimizer=False))) == 4
 
 
 def test_a_model_of_another_run_is_refused(learner: Learner) -> None:
@@ -151,12 +152,12 @@ def test_the_users_own_data_and_network_take_the_place_of_the_scenarios() -> Non
         assert (classes, input_shape) == (4, (2, 6, 6))
         return nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(48, 4))
 
-    learner = build_learner(scenario, dataset=data, network=factory)
+    learner = build_learner(scenario, app=App(model=factory, data=data))
     assert learner.held.shape == (3, 4)
     assert learner.held.sum() == 200
     digest = trained(learner, 3)
     assert learner.scores(digest, 0).validation_loss is None
-    again = build_learner(scenario, dataset=data, network=factory)
+    again = build_learner(scenario, app=App(model=factory, data=data))
     assert again.weights(trained(again, 3)) == learner.weights(digest)
 
 

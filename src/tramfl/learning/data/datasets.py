@@ -1,7 +1,7 @@
-"""Data sets as plain arrays, from one data folder, and where missing files come from.
+"""Data sets of images as plain arrays, from one data folder, and where missing files come from.
 
-Imports notation and NumPy; scikit-learn only when `digits` is asked for, torch never. Nothing is ever
-unpickled: idx files, CIFAR-10's binary release and npz archives without objects.
+scikit-learn is imported only for `digits`, torch never. Nothing is ever unpickled: idx files, CIFAR-10's binary
+release and npz archives without objects.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,14 @@ from tramfl.learning.data.releases import DATA_VARIABLE, IDX_RELEASES, Arrays, r
 from tramfl.notation import BadInput
 from tramfl.references import call_with_known, is_reference, referred
 
+if TYPE_CHECKING:
+    from tramfl.learning.data.own import Data
+
 Pixels = NDArray[np.uint8] | NDArray[np.float32]
 Labels = NDArray[np.int64]
+
+_ROWS = 1024
+"""Images looked at together where a set may not fit into memory."""
 
 NAMES = ("digits", "mnist", "fashion-mnist", "cifar10")
 """The data sets known by name."""
@@ -44,6 +50,30 @@ class Dataset:
     mean: tuple[float, ...]
     """Per channel, where bytes count as 0 to 1."""
     std: tuple[float, ...]
+    node_of_sample: Labels | None = None
+    """The node that has each training sample, for `partition.layout = "own"`."""
+    balanced: tuple[Labels, tuple[str, ...]] | None = None
+    """The stratum of each training sample and the strata's names, where labels are not what is balanced."""
+
+    @property
+    def strata(self) -> Labels:
+        """What is balanced: one whole number a training sample."""
+        return self.train_labels if self.balanced is None else self.balanced[0]
+
+    @property
+    def strata_names(self) -> tuple[str, ...]:
+        """The names of the strata."""
+        return self.classes if self.balanced is None else self.balanced[1]
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a network is to give for an image: one a class."""
+        return len(self.classes)
+
+    @property
+    def validation(self) -> None:
+        """Nodes keep a share of their training samples aside instead."""
+        return
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -68,6 +98,7 @@ class Dataset:
         classes: Sequence[str] | None = None,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
+        node_of_sample: Any = None,
     ) -> Dataset:
         """A data set from the user's arrays; what does not fit is refused by name."""
         train = _images(train_images, f"{name}: train_images")
@@ -89,7 +120,36 @@ class Dataset:
             raise BadInput(
                 f"{name}: mean and std need one number for each of {train.shape[1]} channels, std above 0."
             )
-        return cls(name, names, train, train_y, test, test_y, tuple(map(float, mean)), tuple(map(float, std)))
+        nodes = None if node_of_sample is None else _labels(node_of_sample, len(train), f"{name}: node_of_sample")
+        moments = tuple(map(float, mean)), tuple(map(float, std))
+        return cls(name, names, train, train_y, test, test_y, *moments, nodes)
+
+    @classmethod
+    def from_folder(
+        cls,
+        folder: str | Path,
+        *,
+        image_size: int,
+        classes: Sequence[str] | None = None,
+        mean: Sequence[float] = (0.5, 0.5, 0.5),
+        std: Sequence[float] = (0.5, 0.5, 0.5),
+        test_share: float = 0.2,
+    ) -> Data:
+        """Images in one folder a class, read as they are used: see `tramfl.learning.data.folders`."""
+        from tramfl.learning.data.folders import data_from_folder  # noqa: PLC0415 - it needs Pillow
+
+        return data_from_folder(
+            Path(folder), image_size=image_size, classes=classes, mean=mean, std=std, test_share=test_share
+        )
+
+
+def on_disk(array: Any) -> bool:
+    """Whether an array is a memory map, or a view of one."""
+    while array is not None:
+        if isinstance(array, np.memmap):
+            return True
+        array = getattr(array, "base", None)
+    return False
 
 
 def data_folder(explicit: Path | None = None) -> Path:
@@ -186,6 +246,11 @@ def _own(reference: str, data_dir: Path) -> Dataset:
     found = referred(reference, "dataset")
     if isinstance(found, type) or (callable(found) and not isinstance(found, Dataset)):
         found = call_with_known(found, data_dir=data_dir)
+    return images_in(found, reference)
+
+
+def images_in(found: Any, reference: str) -> Dataset:
+    """A Dataset as it is, or made of any object with the four arrays as attributes."""
     if isinstance(found, Dataset):
         return found
     keys = ("train_images", "train_labels", "test_images", "test_labels")
@@ -208,7 +273,7 @@ def _images(given: Any, what: str) -> Pixels:
         return array
     if not np.issubdtype(array.dtype, np.floating):
         raise BadInput(f"{what} is {array.dtype}; give uint8 (0 to 255) or floating point numbers.")
-    if not np.isfinite(array).all():
+    if not all(np.isfinite(array[start : start + _ROWS]).all() for start in range(0, len(array), _ROWS)):
         raise BadInput(f"{what} has a value that is not finite.")
     return array.astype(np.float32, copy=False)
 
@@ -225,6 +290,19 @@ def _labels(given: Any, samples: int, what: str) -> Labels:
 def _moments(images: Pixels) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation per channel; a channel without variation keeps its scale."""
     scale = 255.0 if images.dtype == np.uint8 else 1.0
-    mean = images.mean(axis=(0, 2, 3), dtype=np.float64) / scale
-    std = images.std(axis=(0, 2, 3), dtype=np.float64) / scale
-    return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())
+    if not on_disk(images):
+        mean = images.mean(axis=(0, 2, 3), dtype=np.float64)
+        std = images.std(axis=(0, 2, 3), dtype=np.float64)
+    else:
+        mean, std = _moments_in_pieces(images)
+    return tuple((mean / scale).tolist()), tuple(np.where(std > 0, std / scale, 1.0).tolist())
+
+
+def _moments_in_pieces(images: Pixels) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The same for a memory map, which may not fit into memory: its pieces are read twice."""
+    pieces = [slice(start, start + _ROWS) for start in range(0, len(images), _ROWS)]
+    count = len(images) * images.shape[2] * images.shape[3]
+    mean = np.sum([images[p].sum(axis=(0, 2, 3), dtype=np.float64) for p in pieces], axis=0) / count
+    centre = mean[:, None, None]
+    spread = np.sum([((images[p] - centre) ** 2).sum(axis=(0, 2, 3)) for p in pieces], axis=0) / count
+    return mean, np.sqrt(spread)

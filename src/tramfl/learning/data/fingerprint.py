@@ -22,7 +22,7 @@ SAMPLES = 8
 def fingerprint(data: Any) -> str:
     """The fingerprint of a data set, of arrays, tensors, or of a container of such."""
     digest = hashlib.sha256()
-    _add(digest, data)
+    _add(digest, data.content() if hasattr(data, "content") else data)
     return digest.hexdigest()[:32]
 
 

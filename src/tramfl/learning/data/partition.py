@@ -1,7 +1,8 @@
-"""Who holds which samples: the paper's layouts, the partitioners by name, and each node's validation split.
+"""Who holds which samples: the paper's layouts, the partitioners by name, the user's own split, and each node's
+validation samples.
 
-NumPy only. For the paper's layouts the counts follow from the label counts alone (`held_counts`), so that
-schedules can be planned and tested without a single data file; `divide` deals out the samples themselves.
+For the paper's layouts the counts follow from the label counts alone (`held_counts`), so that schedules can be
+planned and tested without a single data file; `divide` deals out the samples themselves.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +34,9 @@ PAPER_LAYOUTS: dict[str, tuple[tuple[int, ...], ...]] = {
 }
 """Labels of each node, as docs/design.md reads the paper's figure."""
 
-OTHER_LAYOUTS = ("iid", "dirichlet", "shard", "pathological")
+OWN_LAYOUT = "own"
+"""The data, or a file, says which node has each sample."""
+OTHER_LAYOUTS = ("iid", "dirichlet", "shard", "pathological", OWN_LAYOUT)
 
 LABEL_COUNTS: dict[str, tuple[int, ...]] = {
     "digits": (143, 146, 142, 147, 145, 146, 145, 144, 140, 144),
@@ -63,6 +67,8 @@ def node_count(partition: Partition) -> int:
             )
         return nodes
     _check_layout(partition.layout)
+    if partition.nodes is None and partition.layout == OWN_LAYOUT and partition.node_of_sample is not None:
+        return int(_read_nodes(Path(partition.node_of_sample).expanduser()).max(initial=0)) + 1
     if partition.nodes is None:
         raise BadInput(f"partition.nodes is missing: the layout {partition.layout!r} needs a number of nodes.")
     return partition.nodes
@@ -78,9 +84,24 @@ def held_counts(label_counts: Sequence[int] | Counts, partition: Partition) -> C
     return owned - np.array(kept, dtype=np.int64)
 
 
-def divide(labels: NDArray[np.int64], partition: Partition, rng: np.random.Generator) -> tuple[NodeShare, ...]:
-    """Deal the samples with these labels out to the nodes, each label's validation samples first."""
-    if partition.layout in PAPER_LAYOUTS:
+def divide(
+    labels: NDArray[np.int64],
+    partition: Partition,
+    rng: np.random.Generator,
+    node_of_sample: NDArray[np.int64] | None = None,
+) -> tuple[NodeShare, ...]:
+    """Deal the samples with these labels out to the nodes, each label's validation samples first.
+
+    `node_of_sample` is what the data says of its own split.
+    """
+    if node_of_sample is not None and partition.layout != OWN_LAYOUT:
+        raise BadInput(
+            f"partition.layout = {partition.layout!r}, but the data says which node has each sample: set"
+            ' partition.layout = "own", or leave node_of_sample out.'
+        )
+    if partition.layout == OWN_LAYOUT:
+        parts = _own_split(len(labels), partition, node_of_sample)
+    elif partition.layout in PAPER_LAYOUTS:
         parts = _deal(labels, _owned_counts(np.bincount(labels).astype(np.int64), partition), rng)
     else:
         parts = _partitioner(partition, seed=int(rng.integers(2**63))).partition(labels)
@@ -134,6 +155,40 @@ def _deal(labels: NDArray[np.int64], owned: Counts, rng: np.random.Generator) ->
     return [np.concatenate(part) for part in parts]
 
 
+def _own_split(samples: int, partition: Partition, node_of_sample: NDArray[np.int64] | None) -> list[Indices]:
+    if partition.node_of_sample is not None:
+        source = partition.node_of_sample
+        node_of_sample = _read_nodes(Path(source).expanduser())
+    elif node_of_sample is not None:
+        source = "the data"
+    else:
+        raise BadInput(
+            'partition.layout = "own" needs the number of the node that has each sample: give it in the data as'
+            " node_of_sample, or name a file with partition.node_of_sample."
+        )
+    if len(node_of_sample) != samples:
+        raise BadInput(f"{source} has a node for {len(node_of_sample)} samples, and the data has {samples}.")
+    nodes = int(node_of_sample.max(initial=0)) + 1
+    if partition.nodes is not None and partition.nodes < nodes:
+        raise BadInput(f"partition.nodes = {partition.nodes}: {source} has a node {nodes - 1}; give {nodes} or more.")
+    return [np.flatnonzero(node_of_sample == node) for node in range(partition.nodes or nodes)]
+
+
+def _read_nodes(path: Path) -> NDArray[np.int64]:
+    """Whole numbers from a .npy file, or from a text file with one on each line."""
+    try:
+        found = (
+            np.load(path, allow_pickle=False) if path.suffix == ".npy" else np.loadtxt(path, dtype=np.int64, ndmin=1)
+        )
+    except OSError as error:
+        raise BadInput(f"partition.node_of_sample: {path} cannot be read: {error.strerror or error}.") from None
+    except ValueError as error:
+        raise BadInput(f"partition.node_of_sample: {path} must have one whole number a line ({error}).") from None
+    if found.ndim != 1 or found.dtype.kind not in "iu" or found.min(initial=0) < 0:
+        raise BadInput(f"partition.node_of_sample: {path} must have one whole number from 0 for each sample.")
+    return found.astype(np.int64)
+
+
 def _share(part: Indices, labels: NDArray[np.int64], validation_share: float) -> NodeShare:
     nothing = np.zeros(0, dtype=np.int64)
     train, validation = [nothing], [nothing]
@@ -158,15 +213,23 @@ def _partitioner(partition: Partition, seed: int) -> Partitioner:
         case "iid":
             return IidPartitioner(nodes, seed=seed)
         case "dirichlet":
-            return DirichletPartitioner(nodes, alpha=partition.alpha, seed=seed)
+            return DirichletPartitioner(
+                nodes,
+                alpha=partition.alpha,
+                min_partition_size=partition.min_partition_size,
+                self_balancing=partition.self_balancing,
+                seed=seed,
+            )
         case "shard":
-            return ShardPartitioner(nodes, num_shards_per_partition=partition.shards_per_node, seed=seed)
+            return ShardPartitioner(
+                nodes, num_shards_per_partition=partition.shards_per_node, shard_size=partition.shard_size, seed=seed
+            )
         case _:
             return PathologicalPartitioner(
                 nodes,
                 num_classes_per_partition=partition.classes_per_node,
-                # With at least as many nodes as labels, no label is left to nobody.
-                class_assignment_mode="first-deterministic",
+                # With at least as many nodes as labels, first-deterministic leaves no label without a node.
+                class_assignment_mode=partition.class_assignment,
                 seed=seed,
             )
 

@@ -1,7 +1,7 @@
 """Partitioners with the names and arguments that users know from flwr-datasets, on an array of labels.
 
-NumPy only. `partition(labels)` gives one array of sample indices per node, disjoint, and the same for the
-same seed. `partition_by` names a column there; here there is only one, so it is accepted and kept.
+`partition(labels)` gives one array of sample indices per node, disjoint, and the same for the same seed.
+`partition_by` names a column there; here there is only one, so it is accepted and kept.
 """
 
 from __future__ import annotations

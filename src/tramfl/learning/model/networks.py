@@ -1,20 +1,21 @@
 """The networks: a small one for digits, the paper's CNN, ResNet-18, and the user's own.
 
-All end in logits. Imports notation and torch. A network's first weights follow from its seed alone.
+Those that have a name end in logits. A network's first weights follow from its seed alone.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from tramfl.learning.model.weights import State, load_into, read_file
+from tramfl.learning.seeding import seeded, seeded_everywhere
 from tramfl.notation import BadInput
 from tramfl.references import call_with_known, is_reference, referred
 
@@ -116,11 +117,11 @@ NETWORKS: dict[str, Callable[[int, Shape], nn.Module]] = {
 _NETWORK_OF = {"digits": "digits-mlp", "mnist": "mnist-cnn", "fashion-mnist": "mnist-cnn", "cifar10": "resnet18"}
 
 
-def network_for(dataset: str, input_shape: Shape) -> str:
+def network_for(dataset: str, input_shape: Any) -> str:
     """What `training.network = "auto"` means for a data set: by its name, else by the shape of its images."""
     if dataset in _NETWORK_OF:
         return _NETWORK_OF[dataset]
-    channels, height, width = input_shape
+    channels, height, width = _image_shape("auto", input_shape)
     if channels == 3 and min(height, width) >= 32:
         return "resnet18"
     if channels == 1 and min(height, width) >= 20:
@@ -129,24 +130,39 @@ def network_for(dataset: str, input_shape: Shape) -> str:
 
 
 def build_network(
-    name: str, *, classes: int, input_shape: Shape, weights: Path | None = None, seed: int
+    name: str, *, classes: int, input_shape: Any, weights: Path | None = None, seed: int, own: Any = None
 ) -> nn.Module:
-    """A network of `NETWORKS` or the user's own, its first weights from `seed` or from a file."""
-    with seeded(seed):
-        if name in NETWORKS:
-            network = NETWORKS[name](classes, input_shape)
-        elif is_reference(name):
-            network = own_network(referred(name, "training.network"), classes, input_shape, name)
-        else:
-            known = ", ".join(NETWORKS)
-            raise BadInput(f"training.network = {name!r}: use auto, {known} or package.module:factory.")
+    """A network of `NETWORKS` or the user's own, its first weights from `seed` or from a file.
+
+    `own` is a module or a factory of the user's, which `name` then only describes.
+    """
+    if own is None and name in NETWORKS:
+        shape = _image_shape(name, input_shape)
+        with seeded(seed):
+            network = NETWORKS[name](classes, shape)
+    elif own is None and not is_reference(name):
+        known = ", ".join(NETWORKS)
+        raise BadInput(f"training.network = {name!r}: use auto, {known} or package.module:factory.")
+    else:
+        with seeded_everywhere(seed):
+            found = own if own is not None else referred(name, "training.network")
+            network = _own_network(found, classes, input_shape, name)
     if weights is not None:
         load_pretrained(network, weights)
-    check_output(network, name, classes, input_shape)
     return network
 
 
-def own_network(found: object, classes: int, input_shape: Shape, name: str) -> nn.Module:
+def _image_shape(name: str, shape: Any) -> Shape:
+    if not isinstance(shape, tuple) or len(shape) != 3 or not all(isinstance(side, int) for side in shape):
+        raise BadInput(
+            f"training.network = {name!r} is for images of channels x height x width, and a sample is {shape}: give a"
+            " model of your own."
+        )
+    channels, height, width = shape
+    return channels, height, width
+
+
+def _own_network(found: object, classes: int, input_shape: Any, name: str) -> nn.Module:
     """The user's module: what their factory makes, or a copy of the module they gave."""
     if isinstance(found, nn.Module):
         return copy.deepcopy(found)
@@ -166,37 +182,16 @@ def load_pretrained(network: nn.Module, path: Path) -> None:
     load_into(network, state, str(path))
 
 
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Torch's draws on the CPU follow from `seed` inside, and go on outside as if nothing had been drawn."""
-    before = torch.get_rng_state()
-    torch.default_generator.manual_seed(seed)
-    try:
-        yield
-    finally:
-        torch.set_rng_state(before)
-
-
 def _last_layer(state: State) -> list[str]:
     layer = list(state)[-1].rpartition(".")[0]
     return [name for name in state if name.rpartition(".")[0] == layer and state[name].ndim > 0]
 
 
-def check_output(network: nn.Module, name: str, classes: int, input_shape: Shape) -> None:
-    """Refuse a network that learns nothing, or gives no score for each class."""
-    if not any(weight.requires_grad for weight in network.parameters()):
-        raise BadInput(f"training.network = {name!r} has no weights to train.")
-    was_training = network.training
-    network.eval()
-    try:
-        with torch.no_grad():
-            given = tuple(network(torch.zeros(2, *input_shape)).shape)
-    except (RuntimeError, TypeError, ValueError) as error:
-        first = str(error).splitlines()[0]
-        raise BadInput(f"training.network = {name!r} does not take images of {input_shape} ({first}).") from error
-    finally:
-        network.train(was_training)
-    if given != (2, classes):
-        raise BadInput(
-            f"training.network = {name!r} gives {given} for 2 images of {classes} classes, not (2, {classes})."
-        )
+def outputs_of(network: nn.Module, inputs: Any) -> Any:
+    """What a network gives for a batch: its `logits` where it has some. Inputs by name are keyword arguments."""
+    given = network(**inputs) if isinstance(inputs, Mapping) else network(inputs)
+    if isinstance(given, Tensor):
+        return given
+    if isinstance(given, Mapping) and "logits" in given:
+        return given["logits"]
+    return getattr(given, "logits", given)

@@ -1,7 +1,4 @@
-"""Weights as safetensors: the same weights give the same bytes, and nothing is ever unpickled.
-
-Imports notation, torch and safetensors.
-"""
+"""Weights as safetensors: the same weights give the same bytes, and nothing is ever unpickled."""
 
 from __future__ import annotations
 
@@ -80,16 +77,15 @@ def read_file(path: Path) -> State:
 
 def load_into(network: nn.Module, state: Mapping[str, Tensor], source: str = "the weights") -> None:
     """Put `state` into `network` if its names, shapes and types are the network's own."""
-    check_fit(network, state, source)
     own = network.state_dict()
+    check_fit(own, state, source)
     with torch.no_grad():
         for name, tensor in state.items():
             own[name].copy_(tensor)
 
 
-def check_fit(network: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
-    """Refuse weights that are not this network's, and name the first difference."""
-    own = network.state_dict()
+def check_fit(own: Mapping[str, Tensor], state: Mapping[str, Tensor], source: str) -> None:
+    """Refuse weights that are not those of a network, or of what of it travels, and name the first difference."""
     if missing := [name for name in own if name not in state]:
         raise BadInput(f"{source}: the network's {_some(missing)} is not in it.")
     if unknown := [name for name in state if name not in own]:

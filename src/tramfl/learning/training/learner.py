@@ -1,57 +1,79 @@
 """All nodes of a simulated run in one process: one network, its weights by name, one trainer per node.
 
-Weights stay in memory under a name that says how they came about: the hash of the parent's name, round,
-node and samples. Training is a function of just these, so the name is as good as a hash of the bytes, and
-hashing those would cost 4 % of a digits round. SHA-256 of the bytes themselves is for weights that leave
-(`weights.digest`). Imports notation, config, torch.
+Weights stay in memory under a name that says how they came about: the hash of the parent's name, round, node and
+samples. Training is a function of just these, so the name is as good as a hash of the bytes, and hashing those would
+cost 4 % of a digits round. SHA-256 of the bytes themselves is for weights that leave (`weights.digest`).
+
+Only what training changes is kept, saved and sent (`model.travelling`); the rest of the network stays where it is.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from msgspec.structs import replace
 from torch import Tensor, nn
 
 from tramfl.config import Scenario
 from tramfl.draws import generator, whole_seed
+from tramfl.learning.app import App, app_of
 from tramfl.learning.chance import Purpose
-from tramfl.learning.data.datasets import Dataset, data_folder, load_dataset
+from tramfl.learning.data.datasets import data_folder
 from tramfl.learning.data.download import Report
+from tramfl.learning.data.own import AnyData, load_data
 from tramfl.learning.data.partition import NodeShare, divide
-from tramfl.learning.model.cost import flops_per_sample, model_bits
-from tramfl.learning.model.networks import (
-    build_network,
-    check_output,
-    load_pretrained,
-    network_for,
-    own_network,
-    seeded,
-)
+from tramfl.learning.model.cost import bits_of, flops_per_sample
+from tramfl.learning.model.networks import build_network, network_for
+from tramfl.learning.model.travelling import digest_of_rest, travelling_names, versions
+from tramfl.learning.model.weights import about as about_file
 from tramfl.learning.model.weights import check_fit, from_bytes, to_bytes
-from tramfl.learning.training.trainer import Evaluator, LabelPools, Samples, SiteTrainer, choose_device, measure
+from tramfl.learning.seeding import seeded_everywhere
+from tramfl.learning.training.descent import STATE_PREFIX, Carried, first_state, rate_factor
+from tramfl.learning.training.evaluation import Aim, Evaluator, measure
+from tramfl.learning.training.metrics import metrics_of
+from tramfl.learning.training.pools import LabelPools
+from tramfl.learning.training.samples import (
+    Samples,
+    choose_device,
+    example,
+    samples_of,
+    test_samples,
+    training_samples,
+)
+from tramfl.learning.training.task import Task, check_network
+from tramfl.learning.training.trainer import NodeTrainer
 from tramfl.notation import BadInput, Counts, Digest, ModelCost, NodeId
+from tramfl.references import is_reference
 
-MOMENTUM_PREFIX = "momentum/"
-"""Before the names of carried momentum among serialised weights."""
+BASE = "base"
+"""In a file's metadata: the digest of what did not travel, where something did not."""
+
+
+class DivergedTraining(UserWarning):
+    """The loss of a training is no longer a finite number."""
 
 
 @dataclass(frozen=True)
 class TestScores:
     """How good a model is."""
 
-    test_accuracy: float
-    test_loss: float
+    test_accuracy: float | None
+    """None where the task has no accuracy."""
+    test_loss: float | None
     validation_loss: float | None
     """On the samples the node keeps aside; None where it keeps none."""
     test_samples: int
     """How many test samples were looked at."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """The other metrics, by name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,10 +81,13 @@ class _Kept:
     """A model between rounds."""
 
     state: list[Tensor]
-    """In the order of the network's state dict."""
-    momentum: list[Tensor] | None
+    """What travels, in the order of the network's state dict."""
+    optimizer: Carried | None
+    """The optimiser's state that travels; None before the first training."""
     drawn: Counts
     """Samples per node and label used on the way to this model."""
+    loss: float | None = None
+    """The training loss of the round that made it."""
 
 
 class Learner:
@@ -71,39 +96,36 @@ class Learner:
     def __init__(
         self,
         scenario: Scenario,
-        dataset: Dataset,
+        data: AnyData,
         network: nn.Module,
         shares: Sequence[NodeShare] | None = None,
+        app: App | None = None,
     ) -> None:
-        self._scenario = scenario
-        self.classes = dataset.classes
-        training = scenario.training
+        training = self._training = scenario.training
+        self._seed = scenario.seed
+        self._task = Task(training, app)
+        self._task.has_code |= is_reference(training.network) or is_reference(scenario.dataset)
+        rate_factor(training, 0)  # a schedule that lacks a key is refused before anything is loaded
+        self.labels: tuple[str, ...] = tuple(data.strata_names)
+        """The names of what is balanced: the strata, which are the classes by default."""
         device = choose_device(training.device)
-        self._train_samples = _on_device(dataset, dataset.train_images, dataset.train_labels, scenario, device)
-        order = generator(0, Purpose.TEST_SUBSET).permutation(len(dataset.test_labels))
-        kept = np.sort(order[: scenario.evaluation.test_samples])
-        test = _on_device(dataset, dataset.test_images[kept], dataset.test_labels[kept], scenario, device)
-        self._evaluator = Evaluator(test, subset=scenario.evaluation.subset)
-        if shares is None:
-            shares = divide(dataset.train_labels, scenario.partition, generator(scenario.seed, Purpose.DIVIDE))
-        self._sites = [self._site(share, dataset.train_labels, node) for node, share in enumerate(shares)]
-        self._validation = [self._validation_order(share) for share in shares]
-        self.held: Counts = np.array([site.held for site in self._sites], dtype=np.int64)
-        """l_ic: training samples per node and label."""
-        self.cost = ModelCost(
-            # Counting takes a second, most of it to load what torch counts with: not where it is told.
-            scenario.cost.flops_per_sample or flops_per_sample(network, self._train_samples.shape),
-            scenario.cost.model_bits or model_bits(network, carry_momentum=training.carry_momentum),
-        )
-        """M and D_M, as computed from the network unless the scenario says otherwise."""
+        self._samples = training_samples(data, training.image_size, device, training.workers)
         self._network = network.to(device)
-        self._names = list(self._network.state_dict())
-        self._tensors = list(self._network.state_dict().values())
-        self._trained_names = [name for name, weight in network.named_parameters() if weight.requires_grad]
+        self._evaluator = self._new_evaluator(scenario, data, app)
+        self._nodes, self._validation = self._divided(scenario, data, shares)
+        self.held: Counts = np.array([node.held for node in self._nodes], dtype=np.int64)
+        """l_ic: training samples per node and label."""
+        check_network(self._network, training.network, self._task, example(self._samples, 2), data.outputs)
+        self._set_apart(training.batch_norm == "frozen-statistics")
+        self._first_state = first_state(self._network, training, self._task) if training.carries_optimizer else {}
+        self.cost = self._cost(scenario)
+        """M and D_M, as computed from the network unless the scenario says otherwise."""
         self._kept: dict[Digest, _Kept] = {}
         self._loaded: Digest | None = None
         self._initial = _name("initial", scenario.seed)
-        self._keep(self._initial, np.zeros_like(self.held), None)
+        self._keep(self._initial, np.zeros_like(self.held), None, None)
+
+    # What a run does with models.
 
     def initial(self) -> Digest:
         """The model before the first round; it needs no discarding and cannot be lost."""
@@ -116,13 +138,27 @@ class Learner:
             return child
         before = self._load(parent)
         self._loaded = None
-        momentum = self._sites[node].train(
-            self._network, samples, round=round, drawn=before.drawn[node], momentum=before.momentum
+        unchanged = versions(self._staying)
+        trained = self._nodes[node].train(
+            self._network,
+            samples,
+            round=round,
+            drawn=before.drawn[node],
+            used=int(before.drawn.sum()),
+            carried=before.optimizer,
         )
+        if self._staying and versions(self._staying) != unchanged:
+            self._refuse_change(unchanged)
+        if trained.diverged:
+            self._report_divergence(trained.loss, node, round)
         drawn = before.drawn.copy()
         drawn[node] += samples
-        self._keep(child, drawn, momentum if self._scenario.training.carry_momentum else None)
+        self._keep(child, drawn, trained.optimizer if self._training.carries_optimizer else None, trained.loss)
         return child
+
+    def training_loss(self, digest: Digest) -> float | None:
+        """The mean loss of the training that made a model; None where it is not known."""
+        return self._find(digest).loss
 
     def discard(self, digest: Digest) -> None:
         """Forget a model; an unknown one, or the initial one, is left as it is."""
@@ -133,51 +169,138 @@ class Learner:
         """Samples per node and label used on the way to a model: with `weights`, all that `restore` needs."""
         return self._find(digest).drawn.copy()
 
-    def weights(self, digest: Digest, *, with_momentum: bool = True, about: Mapping[str, str] | None = None) -> bytes:
-        """A model as safetensors, with the momentum that travels along if the run carries it."""
+    def weights(
+        self, digest: Digest, *, with_optimizer: bool = True, about: Mapping[str, str] | None = None
+    ) -> bytes:
+        """A model as safetensors: what travels of it, with the optimiser's state if the run carries it."""
         kept = self._find(digest)
         state = dict(zip(self._names, kept.state, strict=True))
-        if kept.momentum is not None and with_momentum:
-            names = [MOMENTUM_PREFIX + name for name in self._trained_names]
-            state.update(zip(names, kept.momentum, strict=True))
-        return to_bytes(state, about)
+        if with_optimizer:
+            # Every file of a run has the same tensors, the first one too: a receiver knows what to expect.
+            state.update(kept.optimizer or self._first_state)
+        told = dict(about or {})
+        if self.base is not None:
+            told[BASE] = self.base
+        return to_bytes(state, told)
 
     def restore(
         self, content: bytes, drawn: Sequence[Sequence[int]] | Counts, *, name: Digest | None = None
     ) -> Digest:
         """Take up a model that `weights` gave; `name` is what it was called, if training is to go on the same."""
         state = from_bytes(content, "the saved model")
-        prefix = MOMENTUM_PREFIX
-        momentum = {key.removeprefix(prefix): state.pop(key) for key in list(state) if key.startswith(prefix)}
-        check_fit(self._network, state, "the saved model")
+        carried = {key: state.pop(key) for key in list(state) if key.startswith(STATE_PREFIX)}
+        check_fit(dict(zip(self._names, self._tensors, strict=True)), state, "the saved model")
+        if self.base is not None and about_file(content).get(BASE) != self.base:
+            raise BadInput("the saved model: it belongs to another frozen part than this network has.")
         used = np.asarray(drawn, dtype=np.int64)
         if used.shape != self.held.shape:
             raise BadInput(f"the saved model: drawn counts are {used.shape}, and the run has {self.held.shape}.")
-        carried = None
-        if self._scenario.training.carry_momentum and momentum:
-            carried = [momentum[key].to(self._tensors[0].device) for key in self._trained_names]
-        digest = name or hashlib.sha256(content).hexdigest()
         device = self._tensors[0].device
-        self._kept[digest] = _Kept([state[key].to(device) for key in self._names], carried, used)
+        optimizer: Carried | None = None
+        if self._training.carries_optimizer and carried and used.any():
+            check_fit(self._first_state, carried, "the saved model")
+            optimizer = {key: carried[key].to(device) for key in self._first_state}
+        digest = name or hashlib.sha256(content).hexdigest()
+        self._kept[digest] = _Kept([state[key].to(device) for key in self._names], optimizer, used)
         return digest
 
     def scores(self, digest: Digest, node: NodeId, targets: Sequence[float] = ()) -> TestScores:
-        """Test accuracy and loss, and the loss on what `node` keeps aside; `targets` are those still to reach."""
+        """Scores on the test samples, and the loss on what `node` keeps aside; `targets` are those still to reach."""
         self._load(digest)
-        test = self._evaluator.test(self._network, targets)
-        chosen = self._validation[node]
-        loss = measure(self._network, self._train_samples, chosen)[1] / len(chosen) if len(chosen) else None
-        return TestScores(test.accuracy, test.loss, loss, test.samples)
+        with self._calm():
+            test = self._evaluator.test(self._network, targets)
+            samples, chosen = self._validation[node]
+            loss = measure(self._network, samples, chosen, self._task)[1] if len(chosen) else None
+        validation = None if loss is None else loss / len(chosen)
+        return TestScores(test.accuracy, test.loss, validation, test.samples, test.metrics)
 
-    def _site(self, share: NodeShare, labels: NDArray[np.int64], node: NodeId) -> SiteTrainer:
-        seed = self._scenario.seed
-        pools = [share.train[labels[share.train] == label] for label in range(len(self.classes))]
-        ordered = LabelPools(pools, seed=seed, node=node)
-        return SiteTrainer(self._train_samples, ordered, self._scenario.training, seed=seed, node=node)
+    # How it is built.
 
-    def _validation_order(self, share: NodeShare) -> Tensor:
-        order = generator(0, Purpose.TEST_ORDER).permutation(share.validation)
-        return torch.from_numpy(order[: self._scenario.evaluation.subset]).to(self._train_samples.device)
+    def _new_evaluator(self, scenario: Scenario, data: AnyData, app: App | None) -> Evaluator:
+        training, evaluation = scenario.training, scenario.evaluation
+        test, chosen = test_samples(
+            data, training.image_size, self._samples.device, training.workers, evaluation.test_samples
+        )
+        return Evaluator(
+            test,
+            subset=evaluation.subset,
+            task=self._task,
+            metrics=metrics_of(evaluation.metrics, app.metrics if app is not None else None),
+            aim=Aim(),
+            chosen=chosen,
+        )
+
+    def _divided(
+        self, scenario: Scenario, data: AnyData, shares: Sequence[NodeShare] | None
+    ) -> tuple[list[NodeTrainer], list[tuple[Samples, Tensor]]]:
+        """Each node's trainer, and the samples that its local loss is measured on."""
+        if shares is None:
+            partition = scenario.partition
+            if data.validation is not None:
+                partition = replace(partition, validation_share=0.0)
+            rng = generator(scenario.seed, Purpose.DIVIDE)
+            shares = divide(data.strata, partition, rng, data.node_of_sample)
+        trainers = [self._node(share, data, node) for node, share in enumerate(shares)]
+        if data.validation is not None:
+            common = samples_of(data.validation, self._samples.device, self._training.workers)
+            order = self._some(np.arange(len(common)), scenario)
+            return trainers, [(common, order)] * len(trainers)
+        return trainers, [(self._samples, self._some(share.validation, scenario)) for share in shares]
+
+    def _node(self, share: NodeShare, data: AnyData, node: NodeId) -> NodeTrainer:
+        strata = data.strata[share.train]
+        pools = [share.train[strata == label] for label in range(len(self.labels))]
+        ordered = LabelPools(pools, seed=self._seed, node=node)
+        return NodeTrainer(self._samples, ordered, self._training, seed=self._seed, node=node, task=self._task)
+
+    def _some(self, indices: Counts, scenario: Scenario) -> Tensor:
+        order = generator(0, Purpose.TEST_ORDER).permutation(indices)
+        return torch.from_numpy(order[: scenario.evaluation.subset]).to(self._samples.device)
+
+    def _set_apart(self, frozen_statistics: bool) -> None:
+        """Find what travels and what stays."""
+        state = self._network.state_dict()
+        self._names = travelling_names(self._network, frozen_statistics=frozen_statistics)
+        self._tensors = [state[name] for name in self._names]
+        self._staying = [tensor for name, tensor in state.items() if name not in set(self._names)]
+        self.base: Digest | None = digest_of_rest(self._network, self._names)
+        """SHA-256 of what stays at the sites; None where everything travels."""
+
+    def _cost(self, scenario: Scenario) -> ModelCost:
+        given = scenario.cost
+        return ModelCost(
+            # Counting takes a second, most of it to load what torch counts with: not where it is given.
+            given.flops_per_sample or flops_per_sample(self._network, example(self._samples, 1)[0]),
+            given.model_bits or bits_of((*self._tensors, *self._first_state.values())),
+        )
+
+    # What goes wrong.
+
+    def _refuse_change(self, unchanged: tuple[int, ...]) -> None:
+        names = [name for name in self._network.state_dict() if name not in set(self._names)]
+        pairs = zip(names, unchanged, versions(self._staying), strict=True)
+        changed = next(name for name, before, after in pairs if before != after)
+        raise BadInput(
+            f"training changed {changed}, which belongs to a frozen part of the network and does not travel: keep"
+            " that part in evaluation mode, or let its weights be trained."
+        )
+
+    def _report_divergence(self, loss: float, node: NodeId, round_: int) -> None:
+        said = f"round {round_}: the training loss at node {node} is {loss}; the learning rate may be too high"
+        if self._training.divergence == "stop":
+            raise BadInput(f'{said} (training.divergence = "stop").')
+        warnings.warn(DivergedTraining(f"{said}."), stacklevel=2)
+
+    # Models in memory.
+
+    @contextmanager
+    def _calm(self) -> Iterator[None]:
+        """What the user's code draws in a test follows from the seed and changes nothing else."""
+        if not self._task.has_code:
+            yield
+            return
+        with seeded_everywhere(whole_seed(self._seed, Purpose.TEST_ORDER)):
+            yield
 
     def _find(self, digest: Digest) -> _Kept:
         try:
@@ -195,8 +318,8 @@ class Learner:
             self._loaded = digest
         return kept
 
-    def _keep(self, digest: Digest, drawn: Counts, momentum: list[Tensor] | None) -> None:
-        self._kept[digest] = _Kept([tensor.clone() for tensor in self._tensors], momentum, drawn)
+    def _keep(self, digest: Digest, drawn: Counts, optimizer: Carried | None, loss: float | None) -> None:
+        self._kept[digest] = _Kept([tensor.clone() for tensor in self._tensors], optimizer, drawn, loss)
         self._loaded = digest
 
 
@@ -204,30 +327,55 @@ def build_learner(
     scenario: Scenario,
     data_dir: Path | None = None,
     *,
-    dataset: Dataset | None = None,
-    network: nn.Module | Callable[..., nn.Module] | None = None,
+    app: App | None = None,
+    dataset: AnyData | None = None,
     shares: Sequence[NodeShare] | None = None,
     download: bool = True,
     report: Report | None = None,
 ) -> Learner:
-    """The learner of a scenario; `dataset`, `network` and `shares` take the place of what the scenario says."""
-    data = dataset or load_dataset(scenario.dataset, data_folder(data_dir), download=download, report=report)
+    """The learner of a scenario; what `app`, `dataset` and `shares` bring comes before what the scenario says."""
+    app = app or app_of(scenario)
+    if dataset is None:
+        dataset = data_of(scenario, app, data_dir, download=download, report=report)
+    data = dataset
     training = scenario.training
-    channels, height, width = data.input_shape
-    side = training.image_size
-    shape = (channels, side or height, side or width)
-    seed = whole_seed(scenario.seed, Purpose.INITIAL)
-    weights = Path(training.weights).expanduser() if training.weights else None
-    if network is not None:
-        with seeded(seed):
-            module = own_network(network, len(data.classes), shape, training.network)
-        if weights is not None:
-            load_pretrained(module, weights)
-        check_output(module, training.network, len(data.classes), shape)
-    else:
-        name = network_for(data.name, shape) if training.network == "auto" else training.network
-        module = build_network(name, classes=len(data.classes), input_shape=shape, weights=weights, seed=seed)
-    return Learner(scenario, data, module, shares)
+    shape = _input_shape(data.input_shape, training.image_size)
+    name = training.network
+    if app.model is None and name == "auto":
+        name = network_for(data.name, shape)
+    module = build_network(
+        name,
+        classes=data.outputs,
+        input_shape=shape,
+        weights=Path(training.weights).expanduser() if training.weights else None,
+        seed=whole_seed(scenario.seed, Purpose.INITIAL),
+        own=app.model,
+    )
+    return Learner(scenario, data, module, shares, app)
+
+
+def data_of(
+    scenario: Scenario,
+    app: App,
+    data_dir: Path | None = None,
+    *,
+    site: str | None = None,
+    download: bool = True,
+    report: Report | None = None,
+) -> AnyData:
+    """The data that the app brings, or else the scenario's; what their code draws follows from the seed."""
+    brought = app.dataset(site, data_dir, scenario.seed)
+    if brought is not None:
+        return brought
+    with seeded_everywhere(whole_seed(scenario.seed, Purpose.OWN_DATA)):
+        found = load_data(scenario.dataset, data_folder(data_dir), download=download, report=report)
+        return app.balanced(found)
+
+
+def _input_shape(shape: Any, image_size: int | None) -> Any:
+    if image_size is None or not isinstance(shape, tuple) or len(shape) != 3:
+        return shape
+    return (shape[0], image_size, image_size)
 
 
 def use_threads(threads: int) -> None:
@@ -243,18 +391,6 @@ def threads_as_they_were() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _on_device(
-    dataset: Dataset,
-    images: NDArray[np.uint8] | NDArray[np.float32],
-    labels: NDArray[np.int64],
-    scenario: Scenario,
-    device: torch.device,
-) -> Samples:
-    return Samples(
-        images, labels, mean=dataset.mean, std=dataset.std, image_size=scenario.training.image_size, device=device
-    )
 
 
 def _name(*how: object) -> Digest:

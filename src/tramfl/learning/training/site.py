@@ -1,4 +1,4 @@
-"""The learner of one real site: weights come and go as safetensors files. Imports config, notation, torch.
+"""The learner of one real site: weights come and go as safetensors files.
 
 What a site has drawn so far belongs to the model, not to the site: after a takeover the model goes on from older
 weights, and so must the draws. The counts therefore travel inside the file, as `drawn`.
@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from tramfl.config import Scenario
 from tramfl.draws import generator
-from tramfl.learning.app import App
+from tramfl.learning.app import App, app_of
 from tramfl.learning.chance import Purpose
-from tramfl.learning.data.datasets import Dataset, data_folder, load_dataset
+from tramfl.learning.data.own import AnyData
 from tramfl.learning.data.partition import NodeShare, divide, node_count, whole_share
 from tramfl.learning.model.weights import about
-from tramfl.learning.training.learner import Learner, TestScores, build_learner, use_threads
+from tramfl.learning.training.learner import Learner, TestScores, build_learner, data_of, use_threads
 from tramfl.notation import BadInput, Counts, Digest, NodeId
 
 _DRAWN = "drawn"
@@ -45,9 +46,11 @@ class SiteLearner:
     def __init__(self, learner: Learner, node: NodeId) -> None:
         self._learner = learner
         self._node = node
-        self.labels = tuple(learner.classes)
+        self.labels = learner.labels
         self.held: tuple[int, ...] = tuple(learner.held[node].tolist())
         self.cost = learner.cost
+        self.base = learner.base
+        """SHA-256 of what does not travel and must be the same at every site; None where everything travels."""
 
     def write_initial(self, to: Path) -> Made:
         """w_0: a function of the run's seed, so that every site makes the same."""
@@ -107,20 +110,22 @@ def build_site_learner(
     """The learner of site `node`: with all its own data, or with one share of a data set that is only divided."""
     if threads is not None:
         use_threads(threads)
-    app = app or App()
-    dataset = app.dataset(name, data_dir)
-    if dataset is None:
-        dataset = load_dataset(scenario.dataset, data_folder(data_dir))
+    app = app or app_of(scenario)
+    dataset = data_of(scenario, app, data_dir, site=name)
+    if app.data is None:
         mine = _dealt(scenario, dataset, node if share is None else share, name)
     else:
-        mine = whole_share(dataset.train_labels, scenario.partition)
+        partition = scenario.partition
+        if dataset.validation is not None:
+            partition = replace(partition, validation_share=0.0)
+        mine = whole_share(dataset.strata, partition)
     nothing = np.zeros(0, dtype=np.int64)
     shares = [NodeShare(nothing, nothing)] * nodes
     shares[node] = mine
-    return SiteLearner(build_learner(scenario, data_dir, dataset=dataset, network=app.model, shares=shares), node)
+    return SiteLearner(build_learner(scenario, data_dir, app=app, dataset=dataset, shares=shares), node)
 
 
-def _dealt(scenario: Scenario, dataset: Dataset, place: int, name: str) -> NodeShare:
+def _dealt(scenario: Scenario, dataset: AnyData, place: int, name: str) -> NodeShare:
     """Share `place` of a data set, the same as a simulation of the scenario deals out."""
     partition = scenario.partition
     if place >= node_count(partition):
@@ -128,7 +133,8 @@ def _dealt(scenario: Scenario, dataset: Dataset, place: int, name: str) -> NodeS
             f"partition.layout = {partition.layout!r} divides the data among {node_count(partition)} nodes, and site"
             f" {name!r} wants share {place}; set run.partition.nodes, or `share` or `app` in its site.toml."
         )
-    return divide(dataset.train_labels, partition, generator(scenario.seed, Purpose.DIVIDE))[place]
+    rng = generator(scenario.seed, Purpose.DIVIDE)
+    return divide(dataset.strata, partition, rng, dataset.node_of_sample)[place]
 
 
 def _read(path: Path) -> bytes:
