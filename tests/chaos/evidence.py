@@ -1,11 +1,12 @@
-"""The five invariants of docs/design.md, against what a federation left behind: every record, rows, logs and disks.
+"""The invariants of docs/design.md, against what a federation left behind: every record, rows, logs and disks.
 
 1. one record at a time, epochs and safe rounds never fall, rounds only by a takeover: every record must follow from
-   the one before by one of the five changes, or by an operator's order;
+   the one before by one of the six changes;
 2. what the record says is on a disk is on that disk, with the right SHA-256;
-3. the ledger is the sum of the rows, and the rows tell what the sites' logs say was trained;
+3. the ledger is the sum of the rows, and the rows are what the sites' logs say was trained;
 4. nothing of an older epoch comes after a newer one: that, too, shows in what follows from what;
-5. the run gets on: that is what the tests wait for.
+5. the run gets on: that is what the tests wait for;
+6. a paused or stopped run commits one round at most, and a stopped run stays stopped.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from tramfl.circulation.changes import Commit, HandOver, MarkSafe, Resign, TakeOver
+from tramfl.circulation.changes import Commit, HandOver, MarkSafe, Resign, SetStatus, TakeOver
 from tramfl.circulation.custody import Record, Versioned
 from tramfl.record import Row
 from tramfl.runtime.weights.store import file_digest
@@ -39,6 +40,18 @@ def check_history(history: Sequence[Versioned]) -> None:
         assert b.epoch > a.epoch or b.round >= a.round
         assert b.safe.round >= a.safe.round
         assert b.round >= b.safe.round
+    check_rest([v.record for v in history])
+
+
+def check_rest(records: Sequence[Record]) -> None:
+    """After every pause and stop, one round is committed at most: the one in hand."""
+    committed = 0
+    for a, b in pairwise(records):
+        if b.status == "running" or b.status != a.status:
+            committed = 0
+        elif b.epoch == a.epoch and b.round > a.round:
+            committed += 1
+            assert committed <= 1, f"round {b.round} was begun after the run was {b.status}"
 
 
 def what_changed(a: Record, b: Record) -> Iterator[str]:
@@ -47,7 +60,7 @@ def what_changed(a: Record, b: Record) -> Iterator[str]:
         return
     holder = -1 if a.holder is None else a.holder
     if a.status != b.status:
-        if b == replace(a, status=b.status) and a.status != "stopped":
+        if b == SetStatus(a.epoch, b.status).applied(a, holder):
             yield "order"
         return
     if b.holder is not None and b == HandOver(a.epoch, a.round, a.weights.digest, b.holder).applied(a, holder):

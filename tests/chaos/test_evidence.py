@@ -62,6 +62,7 @@ def test_a_lawful_history_passes() -> None:
     assert kinds == [["commit"], ["hand over"], ["commit"], ["take over"], ["commit"], ["mark safe"]]
     assert list(what_changed(TWO, made(Resign(1, has_safe=True).applied(TWO, 1)))) == ["resign"]
     assert list(what_changed(TWO, replace(TWO, status="paused"))) == ["order"]
+    check_history(history(FIRST, *(replace(record, status="paused") for record in (FIRST, ONE, SENT)), SENT, TWO))
 
 
 @pytest.mark.parametrize(
@@ -76,6 +77,8 @@ def test_a_lawful_history_passes() -> None:
         lambda: (FIRST, ONE, SENT, TWO, replace(TAKEN, safe=FIRST.safe)),
         lambda: (FIRST, ONE, replace(SENT, weights=replace(SENT.weights, copies=(0, 1, 2)))),
         lambda: (FIRST, replace(FIRST, status="stopped"), FIRST),
+        lambda: (FIRST, replace(ONE, status="paused")),
+        lambda: (FIRST, *(replace(record, status="paused") for record in (FIRST, ONE, SENT, TWO))),
         lambda: (ONE, SENT),
     ],
 )

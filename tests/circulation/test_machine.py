@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar, get_args
 
 import pytest
 from msgspec.structs import replace
 
-from tramfl.circulation import IllegalEvent, Limits, State, advance
+from tramfl.circulation import IllegalEvent, Limits, State, advance, machine
 from tramfl.circulation.changes import Commit, HandOver
 from tramfl.circulation.commands import (
     Acknowledge,
@@ -32,6 +32,8 @@ from tramfl.circulation.events import (
     Decided,
     Event,
     HolderLost,
+    LeaveOrdered,
+    LoadMissing,
     LoadReported,
     ModelArrived,
     RecordRead,
@@ -53,7 +55,11 @@ from tramfl.circulation.phases import (
     Following,
     Gathering,
     Halted,
+    HandingOn,
     Joining,
+    Leaving,
+    Left,
+    Phase,
     Sending,
     StandingBy,
     Storing,
@@ -250,6 +256,9 @@ _PHASES: dict[type, Callable[[], Node]] = {
     Training: lambda: holder().hear(0, 1, 2).decide(0),
     Storing: lambda: holder().hear(0, 1, 2).decide(0).trained("w1", 10.0),
     Swapping: lambda: holder().hear(0, 1, 2).decide(0).trained("w1", 10.0).stored(10.0),
+    Leaving: lambda: holder().tell(LeaveOrdered(0.0)).join(),
+    HandingOn: lambda: holder().tell(LeaveOrdered(0.0)).join().hear(1),
+    Left: lambda: Node(1, register()).join().tell(LeaveOrdered(0.0)).join(),
 }
 
 _FITS: dict[type, set[type]] = {
@@ -257,17 +266,21 @@ _FITS: dict[type, set[type]] = {
     Following: set(),
     Halted: set(),
     StandingBy: {Woke},
-    Gathering: {LoadReported, Woke},
+    Gathering: {LoadReported, LoadMissing, Woke},
     Deciding: {Decided},
     Waiting: {Woke},
     Sending: {Acknowledged, SendFailed, Woke},
     Training: {Trained, TrainingFailed, Woke},
     Storing: {Stored, StoreFailed, Woke},
     Swapping: {Swapped, SwapRefused, RegisterSilent, RecordRead, Woke},
+    Leaving: {LoadReported, LoadMissing, Woke},
+    HandingOn: {Acknowledged, SendFailed, Woke},
+    Left: set(),
 }
 
 _ANSWERS: dict[type, Callable[[int], Answer]] = {
     LoadReported: lambda t: LoadReported(20.0, t, 1, 1e9, 1e6),
+    LoadMissing: lambda t: LoadMissing(20.0, t, 1),
     Decided: lambda t: Decided(20.0, t, decision(None)),
     Woke: lambda t: Woke(20.0, t),
     Acknowledged: lambda t: Acknowledged(20.0, t),
@@ -292,7 +305,7 @@ def test_the_table_of_phases_is_in_the_phase_it_says(phase: type) -> None:
 
 @pytest.mark.parametrize(
     ("phase", "answer"),
-    [(p, a) for p, a in _EVERY_CASE if a not in _FITS[p] and p not in (Following, Halted)],
+    [(p, a) for p, a in _EVERY_CASE if a not in _FITS[p] and p not in (Following, Halted, Left)],
 )
 def test_an_answer_that_does_not_fit_the_phase_is_an_error_that_names_both(phase: type, answer: type) -> None:
     node = _PHASES[phase]()
@@ -300,7 +313,7 @@ def test_an_answer_that_does_not_fit_the_phase_is_an_error_that_names_both(phase
         node.tell(_ANSWERS[answer](node.ticket))
 
 
-@pytest.mark.parametrize(("phase", "answer"), _EVERY_CASE)
+@pytest.mark.parametrize(("phase", "answer"), [(p, a) for p, a in _EVERY_CASE if p is not Left])
 def test_an_answer_to_a_command_never_given_is_an_error(phase: type, answer: type) -> None:
     node = _PHASES[phase]()
     with pytest.raises(IllegalEvent):
@@ -321,7 +334,33 @@ def test_an_answer_that_fits_is_never_an_error(phase: type, answer: type) -> Non
     node.tell(_ANSWERS[answer](node.ticket))
 
 
+def test_every_phase_is_in_the_table_of_this_file() -> None:
+    assert set(_PHASES) == set(get_args(Phase))
+
+
+def test_a_step_that_the_tables_do_not_have_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    table: dict[Any, Any] = machine.PHASES
+    monkeypatch.setitem(table, (Deciding, Decided), table[Deciding, Decided]._replace(leads_to=(Waiting,)))
+    node = holder().hear(0, 1, 2)
+    with pytest.raises(machine.IllegalStep, match=r"Decided\(.* leads from Deciding\(.* to Training\("):
+        node.decide(0)
+
+
 # Nodes that do not report.
+
+
+def test_a_node_that_cannot_be_reached_is_not_waited_for() -> None:
+    node = holder().hear(0, 2)
+    node.tell(LoadMissing(0.5, node.ticket, 1))
+    assert node.asked(Decide).loads.reporting == (0, 2)
+    assert node.state.absent == {1}
+
+
+def test_without_any_report_the_deadline_decides_and_not_the_last_node_that_is_missing() -> None:
+    node = holder()
+    node.tell(*(LoadMissing(0.5, node.ticket, n) for n in range(3)))
+    assert isinstance(node.state.phase, Gathering)
+    assert node.tell(Woke(2.0, node.ticket)).asked(Decide).loads.reporting == ()
 
 
 def test_a_round_is_decided_at_the_deadline_without_those_that_did_not_report() -> None:
@@ -339,7 +378,7 @@ def _after_a_round_without_node_1() -> Node:
 
 def test_an_absent_node_is_asked_again_but_not_waited_for() -> None:
     node = _after_a_round_without_node_1()
-    assert node.asked(AskLoads).nodes == (0, 1, 2)
+    assert node.asked(AskLoads).nodes == (1, 0, 2), "first, or its answer could not count in this round"
     node.hear(0, 2, at=3.0)
     assert isinstance(node.state.phase, Deciding)
 
@@ -376,7 +415,7 @@ def test_a_failed_or_overdue_send_decides_the_round_again_without_its_receiver(a
     node = holder().hear(0, 1, 2).decide(1)
     sent = node.ticket
     node.tell(_ANSWERS[answer](sent))
-    assert node.commands[0] == CancelSend(sent)
+    assert node.commands[0] == CancelSend(sent, overdue=answer is Woke)
     assert node.asked(AskLoads).nodes == (0, 2)
     assert node.asked(AskLoads).round == 1
 
@@ -386,7 +425,7 @@ def test_a_failed_or_overdue_training_decides_the_round_again_without_its_node(a
     node = holder().hear(0, 1, 2).decide(0)
     training = node.ticket
     node.tell(_ANSWERS[answer](training))
-    assert node.commands[0] == CancelTraining(training)
+    assert node.commands[0] == CancelTraining(training, overdue=answer is Woke)
     assert node.asked(AskLoads).nodes == (1, 2)
 
 
@@ -459,6 +498,15 @@ def test_a_paused_run_halts_after_the_round_in_hand() -> None:
     node.swap(at=10.0)
     assert isinstance(node.state.phase, Halted)
     assert node.asked(CloseRound).record.status == "paused"
+
+
+@pytest.mark.parametrize("phase", [Gathering, Deciding, Waiting])
+def test_a_run_that_is_paused_before_the_model_moves_or_trains_halts_at_once(phase: type) -> None:
+    node = set_status(_PHASES[phase](), "paused", at=1.0)
+    assert isinstance(node.state.phase, Halted)
+    set_status(node, "running", at=50.0)
+    assert isinstance(node.state.phase, Gathering)
+    assert node.state.phase.attempt.lost_seconds == 0.0
 
 
 def test_a_resumed_run_goes_on_and_does_not_charge_the_pause() -> None:

@@ -38,7 +38,7 @@ from tramfl.circulation.events import (
     Trained,
     Woke,
 )
-from tramfl.circulation.phases import Assignment, Copy, Following, Gathering, Halted, Offer
+from tramfl.circulation.phases import Assignment, Backup, Copy, Following, Gathering, Halted, Offer
 from tramfl.notation import Decision, Loads
 
 FIRST = first_record("run", 0, "w0", (0, 1, 2), labels=1)
@@ -100,6 +100,15 @@ def offer(digest: str = "w1", *, epoch: int = 1, round_: int = 1, assigned: bool
     decision = Decision("by hand", 1, (5,), 1.0, 1.0, 0.0, "So be it.")
     assignment = Assignment(0, decision, Loads((1e9, 1e9, 1e9), LINKS), 0.0)
     return Offer(epoch, round_, digest, 77, assignment if assigned else None)
+
+
+def made(record: Record | None) -> Record:
+    assert record is not None
+    return record
+
+
+def mark(record: Record) -> MarkSafe:
+    return MarkSafe(record.epoch, record.round, record.weights.digest, (0, 1), record.ledger, record.weights.since)
 
 
 # What arrives.
@@ -253,7 +262,7 @@ def test_a_background_copy_that_failed_goes_to_another_node_next_time(overdue: b
     sent = node.sent()
     assert sent.to == 2
     node.tell(Woke(9.0, sent.ticket) if overdue else SendFailed(9.0, sent.ticket))
-    assert node.commands == ((CancelSend(sent.ticket),) if overdue else ())
+    assert node.commands == ((CancelSend(sent.ticket, overdue=True),) if overdue else ())
     assert node.train("w3").sent().to == 1
     node.tell(SendFailed(9.0, node.sent().ticket))
     assert node.train("w4").sent().to == 2, "once everyone has failed, the nearest is tried again"
@@ -341,6 +350,24 @@ def test_a_sender_keeps_its_copy_until_newer_weights_are_safe() -> None:
     assert node.tell(RecordSeen(3.0, Versioned(onward, 4))).commands == (Discard(("w0",)),)
 
 
+def test_news_that_a_refused_mark_brings_are_acted_on_as_no_other_news_of_it_will_come() -> None:
+    node = Node(0, limits=Limits(unsafe_rounds=1)).train("w1")
+    sent = node.sent()
+    now = node.register.read()
+    handed = node.register.swap(now.revision, made(HandOver(1, 1, "w1", 1).applied(now.record, 0)))
+    assert handed is not None
+    node.tell(RecordSeen(1.0, handed), Acknowledged(1.0, sent.ticket))
+    assert isinstance(node.state.phase, Following)
+    # Weights that are safe already are not marked again: put the copy of an older round in their place.
+    older = replace(handed.record, safe=FIRST.safe)
+    node.state = replace(node.state, backup=Backup(sent.ticket, mark(older)), seen=Versioned(older, handed.revision))
+    node.tell(Acknowledged(1.0, sent.ticket))
+    (swap,) = (c for c in node.commands if isinstance(c, Swap))
+    back = Versioned(replace(handed.record, holder=0), handed.revision + 1)
+    node.tell(SwapRefused(2.0, swap.ticket, back))
+    assert isinstance(node.state.phase, Gathering)
+
+
 # At rest.
 
 
@@ -371,8 +398,7 @@ def test_a_holder_at_rest_asks_until_somebody_takes_what_only_it_has() -> None:
     assert (send.to, send.offer.digest, send.offer.assignment) == (1, "w1", None)
     node.tell(Acknowledged(10.0, send.ticket)).swap()
     assert (node.record.safe.round, node.record.safe.copies) == (1, (0, 1))
-    node.tell(Woke(11.0, node.ticket))
-    assert (node.commands, node.state.phase) == ((), Halted())
+    assert (node.commands, node.state.phase) == ((Discard(("w0",)),), Halted())
 
 
 def test_at_rest_whoever_did_not_take_a_copy_is_asked_again_only_after_everybody_else() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tramfl.circulation.custody import MemoryRegister, Record, Versioned
 from tramfl.notation import NodeId
-from tramfl.runtime.registers.contract import ABSENT, LeaseLost, Silent, Standing
+from tramfl.runtime.registers.contract import ABSENT, LeaseLost, Silent, Standing, Superseded
 
 POLL_SECONDS = 0.005
 
@@ -32,8 +32,13 @@ class MemoryView:
         self._node = node
         self._lease_seconds = lease_seconds
         self._closed = False
+        self._joined = False
 
     async def join(self) -> None:
+        life, ends = self._memory.lives.get(self._node, (None, 0.0))
+        if self._joined and life is not self and time.monotonic() < ends:
+            raise Superseded(str(self._node))
+        self._joined = True
         self._memory.lives[self._node] = (self, time.monotonic() + self._lease_seconds)
 
     async def renew(self) -> None:

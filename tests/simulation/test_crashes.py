@@ -8,11 +8,11 @@ import pytest
 
 from tramfl.notation import NodeId
 from tramfl.simulation.faults import (
+    Cut,
     CutTransfers,
     Fault,
     LastWords,
     Lossy,
-    Partition,
     RegisterOutage,
     Schedule,
     SlowDisk,
@@ -30,7 +30,7 @@ ROUGH: tuple[Fault, ...] = (
     LastWords(1.0, 100.0, delay=3.0, away=1.0),
     CutTransfers(4.0, 6.0),
 )
-CUT_OFF: tuple[Fault, ...] = (Partition(2.0, 20.0, frozenset({0})), RegisterOutage(25.0, 28.0))
+CUT_OFF: tuple[Fault, ...] = (Cut(2.0, 20.0, frozenset({0})), RegisterOutage(25.0, 28.0))
 
 Victims = Callable[[Trial], Iterable[NodeId]]
 

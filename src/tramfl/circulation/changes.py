@@ -1,8 +1,8 @@
-"""The five ways a node may change the record. Imports custody and notation.
+"""The six ways a node may change the record.
 
-A change is written down apart from the record it was meant for, so that it can be put to a newer one: `applied`
-gives the record as it would then be, or None where the change no longer fits. Each is made under an epoch and
-fits no other; that, with the register's swap, is what keeps a node that was given up from ever being heard.
+A change is kept apart from the record it was meant for, so that it can be put to a newer one: `applied` returns
+the record as it would then be, or None where the change no longer fits. Each change is made under an epoch and
+fits no other epoch. Together with the register's swap, this keeps a node that was taken over from out of the record.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tramfl.circulation.custody import Record, Safe, Weights
+from tramfl.circulation.custody import Record, Safe, Status, Weights
 from tramfl.notation import Digest, Ledger, NodeId
 
 
-class HandOver(Struct, frozen=True):
+class HandOver(Struct, frozen=True, tag=True):
     """The receiver has the model on disk: it holds now, and with two copies the weights are safe."""
 
     epoch: int
@@ -31,7 +31,7 @@ class HandOver(Struct, frozen=True):
         return replace(record, holder=self.to, weights=replace(record.weights, copies=copies), safe=safe)
 
 
-class Commit(Struct, frozen=True):
+class Commit(Struct, frozen=True, tag=True):
     """A round is done: trained, or skipped, in which case the digest is the parent's."""
 
     epoch: int
@@ -52,13 +52,13 @@ class Commit(Struct, frozen=True):
         return replace(record, weights=Weights(self.digest, copies, self.at), ledger=ledger)
 
     def landed(self, record: Record) -> bool:
-        """Whether the record shows this very commit, not one that a former life of mine left under way."""
+        """Whether the record shows this very commit, not one that a former life of this node left under way."""
         weights = record.weights
         return (record.round, weights.digest, weights.since) == (self.round + 1, self.digest, self.at)
 
 
-class TakeOver(Struct, frozen=True):
-    """The holder is gone: a node that has the newest weights, or the safe ones, goes on from them."""
+class TakeOver(Struct, frozen=True, tag=True):
+    """The holder is lost: a node that has the newest weights, or the safe ones, goes on from them."""
 
     epoch: int
     """The one that ends with this change."""
@@ -81,7 +81,7 @@ class TakeOver(Struct, frozen=True):
         return replace(record, epoch=record.epoch + 1, holder=me, weights=weights, ledger=ledger)
 
 
-class MarkSafe(Struct, frozen=True):
+class MarkSafe(Struct, frozen=True, tag=True):
     """A background copy has arrived: weights of an earlier round are at two nodes now."""
 
     epoch: int
@@ -102,8 +102,8 @@ class MarkSafe(Struct, frozen=True):
         return replace(record, weights=weights, safe=safe)
 
 
-class Resign(Struct, frozen=True):
-    """The holder cannot go on, for it does not have the weights: anybody who has them may take over."""
+class Resign(Struct, frozen=True, tag=True):
+    """The holder does not have the weights and cannot go on: any node that has them may take over."""
 
     epoch: int
     has_safe: bool
@@ -118,7 +118,21 @@ class Resign(Struct, frozen=True):
         return replace(record, holder=None, weights=weights, safe=safe)
 
 
-Change = HandOver | Commit | TakeOver | MarkSafe | Resign
+class SetStatus(Struct, frozen=True, tag=True):
+    """The run is paused, resumed or stopped; a stopped run stays stopped."""
+
+    epoch: int
+    """Of the record that is changed. An order is made into a new change for every record that it is put to."""
+    status: Status
+
+    def applied(self, record: Record, me: NodeId) -> Record | None:
+        """The record with this status, whichever node holds."""
+        if record.epoch != self.epoch or record.status in (self.status, "stopped"):
+            return None
+        return replace(record, status=self.status)
+
+
+Change = HandOver | Commit | TakeOver | MarkSafe | Resign | SetStatus
 
 
 def _is_mine(record: Record, me: NodeId, epoch: int, round_: int, digest: Digest) -> bool:

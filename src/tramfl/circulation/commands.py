@@ -1,6 +1,7 @@
-"""What a node asks to be done. Imports custody, phases and notation.
+"""What a node asks its carrier to do.
 
-Whoever carries a command out answers with an event that bears its ticket; see events.py.
+A carrier is a real site or a simulated world. A command carries all that its carrier needs: no carrier looks into a
+phase. The carrier answers a command that has a ticket with an event that carries the same ticket; see events.py.
 """
 
 from __future__ import annotations
@@ -30,14 +31,17 @@ class Swap(Command, frozen=True):
     record: Record
     epoch: int
     """The epoch under which the author acts."""
+    outcome: Outcome | None = None
+    """What came of the round that this swap commits: its row is written in the same transaction."""
 
 
 class AskLoads(Command, frozen=True):
-    """Ask these nodes, me among them, for their loads: a LoadReported from each that answers."""
+    """Ask these nodes for their loads: a LoadReported or a LoadMissing from each, or nothing."""
 
     ticket: int
     round: int
     nodes: tuple[NodeId, ...]
+    """In the order in which to ask them; nodes that were absent come first, as nobody waits for their reports."""
 
 
 class Decide(Command, frozen=True):
@@ -49,7 +53,7 @@ class Decide(Command, frozen=True):
 
 
 class Wake(Command, frozen=True):
-    """Woke, after so many seconds."""
+    """Woke, after this many seconds; no longer of use once the ticket has been answered."""
 
     ticket: int
     seconds: float
@@ -64,9 +68,11 @@ class SendModel(Command, frozen=True):
 
 
 class CancelSend(Command, frozen=True):
-    """Give the transfer up."""
+    """Cancel the transfer."""
 
     ticket: int
+    overdue: bool = False
+    """Whether it took too long."""
 
 
 class Train(Command, frozen=True):
@@ -79,9 +85,11 @@ class Train(Command, frozen=True):
 
 
 class CancelTraining(Command, frozen=True):
-    """Give the training up."""
+    """Cancel the training."""
 
     ticket: int
+    overdue: bool = False
+    """Whether it took too long."""
 
 
 class Store(Command, frozen=True):
@@ -92,7 +100,7 @@ class Store(Command, frozen=True):
 
 
 class Acknowledge(Command, frozen=True):
-    """Tell the sender that its model is on disk here."""
+    """Let the sender know that its model is on disk here."""
 
     to: NodeId
     ticket: int
@@ -100,7 +108,7 @@ class Acknowledge(Command, frozen=True):
 
 
 class Refuse(Command, frozen=True):
-    """Tell the sender that its model was not taken."""
+    """Let the sender know that its model was not taken."""
 
     to: NodeId
     ticket: int
@@ -119,3 +127,28 @@ class CloseRound(Command, frozen=True):
 
     outcome: Outcome
     record: Record
+
+
+class Nudge(Command, frozen=True):
+    """Ask a node to read the record now; it would hear of the change from the register a little later."""
+
+    to: NodeId
+
+
+class AnswerOrder(Command, frozen=True):
+    """An order is carried out, or void, or in doubt."""
+
+    order: int
+    record: Record | None
+    """The record after the order; None where the register did not answer, so that nobody knows."""
+
+
+class Depart(Command, frozen=True):
+    """This node has no part in the run any more: end the process."""
+
+    release: bool
+    """Whether to give the lease up; not where this disk alone may have the newest weights."""
+    to: NodeId | None = None
+    """The node that was handed the model."""
+    superseded: bool = False
+    """Whether a later life of this node is the reason."""

@@ -1,7 +1,7 @@
-"""Who holds the model: one small record in a register with compare-and-swap. Imports only notation.
+"""Who holds the model: one small record in a register with compare-and-swap.
 
-The record is the single truth of a run. A node changes it only by a swap that names the revision it read,
-so of two nodes that want to change it one wins and the other is told what the record says now.
+The record is the single truth of a run. A node changes it only by a swap that names the revision it read.
+Of two nodes that want to change it, one succeeds; the other one's swap is refused and answered with the record.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Status = Literal["running", "paused", "stopped"]
 
 
 class Weights(Struct, frozen=True):
-    """The newest weights, and who has them on disk."""
+    """The newest weights, and the nodes that have them on disk."""
 
     digest: Digest
     copies: tuple[NodeId, ...]
@@ -39,9 +39,9 @@ class Record(Struct, frozen=True):
 
     run: str
     epoch: int
-    """Grows with every takeover; whoever acts under an older one acts in vain."""
+    """Incremented by every takeover; swaps under an older epoch are rejected."""
     holder: NodeId | None
-    """None when the holder resigned and nobody has taken over yet."""
+    """None when the holder resigned and no node has taken over yet."""
     weights: Weights
     safe: Safe
     ledger: Ledger
@@ -53,6 +53,11 @@ class Record(Struct, frozen=True):
     def round(self) -> int:
         """Rounds done on this lineage."""
         return self.ledger.round
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is left to do: the run is paused or stopped, and its newest weights are safe."""
+        return self.status != "running" and self.weights.digest == self.safe.digest
 
 
 class Versioned(Struct, frozen=True):

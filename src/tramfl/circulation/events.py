@@ -1,22 +1,22 @@
-"""What may happen to a node. Imports custody and notation.
+"""What may happen to a node.
 
-Every event says when it happened, by the node's own clock. Events of two kinds:
+Every event says when it happened, by the node's own clock. There are two kinds of events:
 
-- answers to a command carry its ticket. An answer to a command that no longer matters is ignored; one to a
-  command that was never given, or that does not fit what the node is doing, is an error;
-- news (a record seen, a holder lost, a model arrived) may come at any time, late and more than once.
+- Answers to a command carry its ticket. An answer to a command that no longer matters is ignored. An answer to a
+  command that was never given, or that does not fit the node's phase, is an error.
+- News (a record seen, a holder lost, a model arrived, an order) may come at any time, late and more than once.
 """
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-from tramfl.circulation.custody import Versioned
+from tramfl.circulation.custody import Status, Versioned
 from tramfl.circulation.phases import Copy, Offer
 from tramfl.notation import Decision, Digest, NodeId
 
 
-class Event(Struct, frozen=True):
+class Event(Struct, frozen=True, tag=True):
     """Something that happened at time `at`."""
 
     at: float
@@ -55,13 +55,37 @@ class ModelArrived(Event, frozen=True):
     """What the transfer took."""
 
 
+class Ordered(Event, frozen=True):
+    """Somebody wants the run paused, resumed or stopped."""
+
+    order: int
+    """The carrier's number for it; `AnswerOrder` brings it back."""
+    status: Status
+    persistent: bool = False
+    """Whether the node retries while the register is silent, instead of answering that it does not know."""
+
+
+class LeaveOrdered(Event, frozen=True):
+    """The process is about to end: hand the model on first."""
+
+
+class Superseded(Event, frozen=True):
+    """The register says that a later life of this node has joined: this one may change nothing any more."""
+
+
 class LoadReported(Answer, frozen=True):
-    """A node says what it can spare."""
+    """A node reports what it can spare."""
 
     node: NodeId
     flops: float
     bandwidth: float
     """From the asking node to this one."""
+
+
+class LoadMissing(Answer, frozen=True):
+    """A node refused to report its load, or could not be reached: there is no report to wait for."""
+
+    node: NodeId
 
 
 class Decided(Answer, frozen=True):
@@ -116,10 +140,36 @@ class Swapped(Answer, frozen=True):
 
 
 class SwapRefused(Answer, frozen=True):
-    """Someone else changed the record first; this is what it says now."""
+    """Another node changed the record first; this is what it says now."""
 
     versioned: Versioned
 
 
 class RegisterSilent(Answer, frozen=True):
     """The register did not answer; a swap may or may not have been made."""
+
+
+AnyEvent = (
+    Started
+    | RecordSeen
+    | HolderLost
+    | ModelArrived
+    | Ordered
+    | LeaveOrdered
+    | Superseded
+    | LoadReported
+    | LoadMissing
+    | Decided
+    | Woke
+    | Acknowledged
+    | SendFailed
+    | Trained
+    | TrainingFailed
+    | Stored
+    | StoreFailed
+    | RecordRead
+    | Swapped
+    | SwapRefused
+    | RegisterSilent
+)
+"""Every kind of event."""

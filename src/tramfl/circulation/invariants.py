@@ -4,19 +4,28 @@
 2. Every digest in the record is on the disk of every node that the record names for it.
 3. The ledger equals the sum of what was trained on the record's lineage.
 4. A node with an old epoch never changes the record.
-5. While the register answers, a copy of the safe weights is at a live node and some node can train, rounds advance.
+5. While the run is running, the register answers, a copy of the safe weights is at a live node and some node can
+   train, rounds advance.
+6. A paused or stopped run commits the round in hand at most; a stopped run stays stopped; an order that is answered
+   was carried out.
+7. A run at rest lies on two disks as soon as two nodes are there.
+8. A node that leaves hands the model on where another node is there to take it, and gives its lease up only where it
+   does not have the newest weights alone.
+9. Of two lives of one node, the earlier ends as soon as it reaches the register.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container
 
-from tramfl.circulation.custody import Record
+from msgspec.structs import replace
+
+from tramfl.circulation.custody import Record, Status
 from tramfl.notation import Digest, Ledger, NodeId
 
 
 class InvariantBroken(AssertionError):
-    """One of the five does not hold."""
+    """One of the nine does not hold."""
 
     def __init__(self, number: int, what: str) -> None:
         super().__init__(f"invariant {number}: {what}")
@@ -33,6 +42,9 @@ class Invariants:
         self._lineage: dict[Digest, tuple[int, ...]] = {record.weights.digest: record.ledger.used}
         self._moved_at = record.weights.since
         self._unwritten: set[tuple[Digest, Ledger]] = set()
+        self._rounds_at_rest = 0
+        self._history = [record]
+        self._orders: dict[int, tuple[Status, int]] = {}
 
     def trained(self, parent: Digest, digest: Digest, samples: tuple[int, ...]) -> None:
         """Weights came into being: remember what they were trained on, from the first sample."""
@@ -47,6 +59,19 @@ class Invariants:
             raise InvariantBroken(
                 4, f"node {author} acted under epoch {epoch} and changed a record of {before.epoch}"
             )
+        self._check_order(before, after)
+        self._check_status(before, after)
+        self._check_ledger("the ledger", after.weights.digest, after.ledger.used)
+        self._check_ledger("the safe ledger", after.safe.digest, after.safe.ledger.used)
+        self._record = after
+        self._history.append(after)
+        if after.round > before.round:
+            self._unwritten.add(_commit(after))
+        if after.round > before.round or after.status != before.status:
+            self._moved_at = now
+
+    @staticmethod
+    def _check_order(before: Record, after: Record) -> None:
         if after.epoch < before.epoch:
             raise InvariantBroken(1, f"the epoch fell from {before.epoch} to {after.epoch}")
         if after.epoch == before.epoch and after.round < before.round:
@@ -55,36 +80,76 @@ class Invariants:
             )
         if after.safe.round < before.safe.round:
             raise InvariantBroken(1, f"the safe round fell from {before.safe.round} to {after.safe.round}")
-        self._check_ledger("the ledger", after.weights.digest, after.ledger.used)
-        self._check_ledger("the safe ledger", after.safe.digest, after.safe.ledger.used)
-        self._record = after
-        if after.round > before.round:
-            self._moved_at = now
-            self._unwritten.add(_commit(after))
+
+    def _check_status(self, before: Record, after: Record) -> None:
+        if after.status != before.status:
+            self._rounds_at_rest = 0
+            if before.status == "stopped":
+                raise InvariantBroken(6, f"a stopped run is {after.status} again")
+            if after != replace(before, status=after.status):
+                raise InvariantBroken(6, f"an order changed more than the status: {before} became {after}")
+        elif after.status != "running" and after.epoch == before.epoch and after.round > before.round:
+            self._rounds_at_rest += 1
+            if self._rounds_at_rest > 1:
+                raise InvariantBroken(6, f"a second round was committed after the run was {after.status}")
+
+    def ordered(self, order: int, status: Status) -> None:
+        """A node was ordered to pause, resume or stop the run."""
+        self._orders[order] = (status, len(self._history) - 1)
+
+    def answered(self, order: int, record: Record | None) -> None:
+        """The node answered the order: with a record that the register has had since, or that it does not know."""
+        status, since = self._orders.pop(order)
+        if record is None:
+            return
+        if record.status not in (status, "stopped"):
+            raise InvariantBroken(6, f"the answer to the order {status!r} is a record that is {record.status}")
+        if record not in self._history[since:]:
+            raise InvariantBroken(6, f"the answer to the order {status!r} is a record that never was: {record}")
 
     def closed(self, record: Record) -> None:
         """A row was written for a round that this record was the first to contain."""
         if _commit(record) not in self._unwritten:
             raise InvariantBroken(
-                3, f"a row tells of a round that the record does not know, or tells it twice: {record}"
+                3, f"a row is about a round that the record does not have, or the second about one: {record}"
             )
         self._unwritten.remove(_commit(record))
+
+    def departed(self, node: NodeId, *, release: bool, others: bool) -> None:
+        """A node left; `others`: nothing kept another node from taking the model."""
+        record = self._record
+        if record.holder != node:
+            return
+        if release and record.weights.copies == (node,):
+            raise InvariantBroken(8, f"node {node} gave its lease up, but has {record.weights.digest} alone")
+        if others and not (record.status == "stopped" and record.at_rest):
+            raise InvariantBroken(8, f"node {node} left as the holder, though another node could have it")
+
+    def doubled(self, node: NodeId, seconds: float, limit: float) -> None:
+        """An earlier life of a node runs beside a later one, in reach of the register for this many seconds."""
+        if seconds > limit:
+            raise InvariantBroken(9, f"an earlier life of node {node} goes on for {seconds:.1f} s beside a later one")
 
     def _check_ledger(self, name: str, digest: Digest, used: tuple[int, ...]) -> None:
         if used != self._lineage[digest]:
             raise InvariantBroken(3, f"{name} says {used}, but {digest} was trained on {self._lineage[digest]}")
 
     def stepped(self, now: float, able_since: float | None) -> None:
-        """An event was dealt with; `able_since` is since when nothing keeps the run from advancing."""
+        """An event was dealt with; since `able_since` nothing keeps the run from its next round, or from rest."""
+        record = self._record
         for digest, copies in (
-            (self._record.weights.digest, self._record.weights.copies),
-            (self._record.safe.digest, self._record.safe.copies),
+            (record.weights.digest, record.weights.copies),
+            (record.safe.digest, record.safe.copies),
         ):
             for node in copies:
                 if digest not in self._disk(node):
                     raise InvariantBroken(2, f"the record says node {node} has {digest}, but its disk does not")
-        if able_since is not None and now - max(able_since, self._moved_at) > self._stall_seconds:
+        if able_since is None or now - max(able_since, self._moved_at) <= self._stall_seconds:
+            return
+        if record.status == "running":
             raise InvariantBroken(5, f"no round since {self._moved_at:.1f} s, though nothing is in the way")
+        if not record.at_rest:
+            raise InvariantBroken(7, f"{record.weights.digest} of a {record.status} run lies on one disk alone")
 
 
 def _commit(record: Record) -> tuple[Digest, Ledger]:

@@ -1,29 +1,46 @@
 """The round machine of one node: `advance(state, event) -> (state, commands)`.
 
-This file holds the table of who answers which event, and the holder's round: gather, decide, then skip, send
-or train, store and commit. `receiving.py` is the other end of a transfer, `recovery.py` what follows a start,
-news of the record, or the loss of the holder, `swapping.py` the register's answers.
+The theory. A node is its state; what happens to it is an event; what it wants done is a command. A carrier (a real
+site, or a simulated world) carries the commands out and brings back what came of them. `advance` reads no clock and
+draws no number, so the same events give the same run, and any run can be played again.
+
+One truth: the record in the register. A node acts on the record alone and changes it by compare-and-swap alone. After
+every loss, refusal or doubt it reads the record and is what the record says.
+
+Tickets: every command that is answered carries a ticket, and its answer brings it back. An answer to a ticket that
+no longer matters is ignored. An answer to a ticket never given out, or of a kind that does not fit, is an error. So
+a deadline, a cancelled training and a late acknowledgement may cross each other, and no flags are needed.
+
+The tables below say what deals with which event, and which phases may follow; `advance` holds every step to them.
+
+    NEWS        may come at any time, whatever the phase
+    PHASES      answers to the ticket of the phase
+    INCOMING    answers to the ticket of a model on its way to disk
+    BACKUP      answers to the ticket of the background copy
+    ORDERS      answers to the ticket of an order
+
+The last three go beside the phase. They change it only where they bring a newer record.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from tramfl.circulation import receiving, recovery, swapping
-from tramfl.circulation.changes import Commit, HandOver
-from tramfl.circulation.commands import CancelSend, CancelTraining, Decide, SendModel, Store, Wake
+from tramfl.circulation import backup, holding, leaving, ordering, receiving, recovery, swapping
 from tramfl.circulation.events import (
     Acknowledged,
     Answer,
     Decided,
     Event,
     HolderLost,
+    LeaveOrdered,
+    LoadMissing,
     LoadReported,
     ModelArrived,
+    Ordered,
     RecordRead,
     RecordSeen,
     RegisterSilent,
@@ -31,6 +48,7 @@ from tramfl.circulation.events import (
     Started,
     Stored,
     StoreFailed,
+    Superseded,
     Swapped,
     SwapRefused,
     Trained,
@@ -38,14 +56,14 @@ from tramfl.circulation.events import (
     Woke,
 )
 from tramfl.circulation.phases import (
-    Assignment,
-    Copy,
     Deciding,
+    Following,
     Gathering,
     Halted,
+    HandingOn,
     Joining,
-    Offer,
-    Outcome,
+    Leaving,
+    Left,
     Sending,
     StandingBy,
     State,
@@ -54,211 +72,152 @@ from tramfl.circulation.phases import (
     Training,
     Waiting,
 )
-from tramfl.circulation.rounds import Step, current, issue, keep, propose, setback, train
-from tramfl.notation import Loads
+from tramfl.circulation.steps import Step, keep
+
+Handler = Callable[[State, Any], Step]
+
+
+class Rule(NamedTuple):
+    """What deals with an event, and the phases that may follow; the phase may also stay as it is."""
+
+    handler: Handler
+    leads_to: tuple[type, ...] = ()
+
+
+STOCK: tuple[type, ...] = (Following, Gathering, Training, Halted, Swapping, Leaving, Left)
+"""The phases of a node that is what the record says (`recovery.take_stock`)."""
+
+NEWS: dict[type[Event], Rule] = {
+    Started: Rule(recovery.started, (Joining,)),
+    RecordSeen: Rule(recovery.record_seen, STOCK),
+    HolderLost: Rule(recovery.holder_lost, (*STOCK, StandingBy)),
+    ModelArrived: Rule(receiving.model_arrived),
+    Ordered: Rule(ordering.ordered),
+    LeaveOrdered: Rule(recovery.leave_ordered, (Joining,)),
+    Superseded: Rule(leaving.superseded, (Left,)),
+}
+
+PHASES: dict[tuple[type, type[Event]], Rule] = {
+    (Joining, RecordRead): Rule(recovery.record_read, STOCK),
+    (Joining, RegisterSilent): Rule(swapping.ask_later, (Left,)),
+    (Joining, Woke): Rule(swapping.ask_now),
+    (StandingBy, Woke): Rule(recovery.grace_over, (Swapping, Following)),
+    (Gathering, LoadReported): Rule(holding.load_reported, (Deciding,)),
+    (Gathering, LoadMissing): Rule(holding.load_missing, (Deciding,)),
+    (Gathering, Woke): Rule(holding.gathering_over, (Deciding,)),
+    (Deciding, Decided): Rule(holding.decided, (Waiting, Training, Sending)),
+    (Waiting, Woke): Rule(holding.waited, (Swapping,)),
+    (Sending, Acknowledged): Rule(holding.acknowledged, (Swapping,)),
+    (Sending, SendFailed): Rule(holding.send_failed, (Gathering, Halted)),
+    (Sending, Woke): Rule(holding.send_failed, (Gathering, Halted)),
+    (Training, Trained): Rule(holding.trained, (Storing,)),
+    (Training, TrainingFailed): Rule(holding.training_failed, (Gathering, Halted)),
+    (Training, Woke): Rule(holding.training_failed, (Gathering, Halted)),
+    (Storing, Stored): Rule(holding.stored, (Swapping,)),
+    (Storing, StoreFailed): Rule(holding.store_failed, (Gathering, Halted)),
+    (Storing, Woke): Rule(holding.store_failed, (Gathering, Halted)),
+    (Swapping, Swapped): Rule(swapping.swapped, STOCK),
+    (Swapping, SwapRefused): Rule(swapping.settle, STOCK),
+    (Swapping, RecordRead): Rule(swapping.settle, STOCK),
+    (Swapping, RegisterSilent): Rule(swapping.ask_later, (Left,)),
+    (Swapping, Woke): Rule(swapping.ask_now),
+    (Halted, LoadReported): Rule(backup.load_reported_at_rest),
+    (Halted, LoadMissing): Rule(backup.load_missing_at_rest),
+    (Halted, Woke): Rule(backup.woke_at_rest),
+    (Leaving, LoadReported): Rule(leaving.load_reported, (HandingOn, Left)),
+    (Leaving, LoadMissing): Rule(leaving.load_missing, (HandingOn, Left)),
+    (Leaving, Woke): Rule(leaving.asking_over, (HandingOn, Left)),
+    (HandingOn, Acknowledged): Rule(leaving.acknowledged, (Swapping,)),
+    (HandingOn, SendFailed): Rule(leaving.send_failed, (Left,)),
+    (HandingOn, Woke): Rule(leaving.send_failed, (Left,)),
+}
+
+INCOMING: dict[type[Event], Rule] = {
+    Stored: Rule(receiving.incoming_stored),
+    StoreFailed: Rule(receiving.incoming_not_stored),
+}
+
+BACKUP: dict[type[Event], Rule] = {
+    Acknowledged: Rule(backup.backup_acknowledged),
+    SendFailed: Rule(backup.backup_failed),
+    Woke: Rule(backup.backup_failed),
+    Swapped: Rule(swapping.backup_marked, STOCK),
+    SwapRefused: Rule(swapping.backup_refused, STOCK),
+    RegisterSilent: Rule(backup.backup_in_doubt),
+}
+
+ORDERS: dict[type[Event], Rule] = {
+    RecordRead: Rule(ordering.put, STOCK),
+    SwapRefused: Rule(ordering.put, STOCK),
+    Swapped: Rule(ordering.done, STOCK),
+    RegisterSilent: Rule(ordering.in_doubt),
+    Woke: Rule(ordering.again),
+}
 
 
 class IllegalEvent(Exception):
-    """An event that cannot happen in this phase: a fault of whoever carries the commands out."""
+    """An event that cannot happen in this phase: a fault of the carrier."""
 
     def __init__(self, state: State, event: Event) -> None:
         super().__init__(f"node {state.me}: {event!r} cannot happen in {state.phase!r}")
 
 
+class IllegalStep(AssertionError):
+    """A step that the tables do not have: a fault of the machine."""
+
+    def __init__(self, before: State, event: Event, after: State) -> None:
+        super().__init__(f"node {before.me}: {event!r} leads from {before.phase!r} to {after.phase!r}")
+
+
 def advance(state: State, event: Event) -> Step:
     """What the node knows and wants done after `event`."""
-    kind = type(event)
-    if news := _NEWS.get(kind):
-        return news(state, event)
-    assert isinstance(event, Answer)
-    if event.ticket > state.ticket:
+    if isinstance(state.phase, Left):
+        return state, ()
+    rule = NEWS.get(type(event))
+    if rule is None:
+        assert isinstance(event, Answer)
+        if event.ticket not in awaited(state):
+            return _too_late(state, event)
+        rule = _rule_for(state, event)
+    after, commands = rule.handler(state, event)
+    kind = type(after.phase)
+    if kind is not type(state.phase) and kind not in rule.leads_to:
+        raise IllegalStep(state, event, after)
+    return after, commands
+
+
+def awaited(state: State) -> set[int]:
+    """The tickets whose answers still matter; a carrier may drop all others."""
+    tickets = {i.ticket for i in state.incoming} | {o.ticket for o in state.orders}
+    if state.backup is not None:
+        tickets.add(state.backup.ticket)
+    if (ticket := getattr(state.phase, "ticket", None)) is not None:
+        tickets.add(ticket)
+    return tickets
+
+
+def _rule_for(state: State, event: Answer) -> Rule:
+    kind, ticket = type(event), event.ticket
+    rule: Rule | None
+    if any(i.ticket == ticket for i in state.incoming):
+        rule = INCOMING.get(kind)
+    elif state.backup is not None and ticket == state.backup.ticket:
+        rule = BACKUP.get(kind)
+    elif any(o.ticket == ticket for o in state.orders):
+        rule = ORDERS.get(kind)
+    else:
+        rule = PHASES.get((type(state.phase), kind))
+    if rule is None:
         raise IllegalEvent(state, event)
-    if state.backup is not None and event.ticket == state.backup.ticket:
-        return _handled(_BACKUP.get(kind), state, event)
-    if kind in _INCOMING and any(i.ticket == event.ticket for i in state.incoming):
-        return _INCOMING[kind](state, event)
-    if event.ticket != getattr(state.phase, "ticket", None):
-        return _too_late(state, event)
-    return _handled(_PHASES.get((type(state.phase), kind)), state, event)
-
-
-Handler = Callable[[State, Any], Step]
-
-
-def _handled(handler: Handler | None, state: State, event: Event) -> Step:
-    if handler is None:
-        raise IllegalEvent(state, event)
-    return handler(state, event)
+    return rule
 
 
 def _too_late(state: State, event: Answer) -> Step:
     """An answer that no longer matters, but for what it shows: a node that is there, weights that are on disk."""
+    if event.ticket > state.ticket:
+        raise IllegalEvent(state, event)
     if isinstance(event, LoadReported) and event.node in state.absent:
         return replace(state, absent=state.absent - {event.node}), ()
     if isinstance(event, Stored):
         return keep(state, event.copy), ()
     return state, ()
-
-
-# Step 1: gather.
-
-
-def _load_reported(state: State, event: LoadReported) -> Step:
-    phase = state.phase
-    assert isinstance(phase, Gathering)
-    reports = {**phase.reports, event.node: (event.flops, event.bandwidth)}
-    awaited = phase.awaited - {event.node}
-    state = replace(state, phase=replace(phase, reports=reports, awaited=awaited))
-    return (state, ()) if awaited else _decide(state, event.at)
-
-
-def _gathering_over(state: State, event: Woke) -> Step:
-    return _decide(state, event.at)
-
-
-def _decide(state: State, at: float) -> Step:
-    phase = state.phase
-    assert isinstance(phase, Gathering)
-    nobody = (math.nan, math.nan)
-    reports = [phase.reports.get(node, nobody) for node in range(state.nodes)]
-    loads = Loads(tuple(r[0] for r in reports), tuple(r[1] for r in reports))
-    absent = frozenset(range(state.nodes)) - phase.reports.keys() - phase.attempt.excluded
-    state, ticket = issue(replace(state, absent=absent))
-    state = replace(state, phase=Deciding(ticket, phase.attempt, loads))
-    return state, (Decide(ticket, current(state).ledger, loads),)
-
-
-# Step 2: what was decided.
-
-
-def _decided(state: State, event: Decided) -> Step:
-    phase = state.phase
-    assert isinstance(phase, Deciding)
-    decision, attempt = event.decision, phase.attempt
-    assignment = Assignment(state.me, decision, phase.loads, attempt.lost_seconds)
-    state, ticket = issue(state)
-    if decision.node is None:
-        return replace(state, phase=Waiting(ticket, attempt, assignment)), (Wake(ticket, decision.idle_seconds),)
-    if decision.node == state.me:
-        return train(state, attempt, assignment, transfer_seconds=0.0)
-    record = current(state)
-    offer = Offer(record.epoch, record.round, record.weights.digest, ticket, assignment)
-    deadline = state.limits.overdue_after(decision.transfer_seconds, state.setbacks)
-    state = replace(state, phase=Sending(ticket, attempt, assignment, decision.node))
-    return state, (SendModel(ticket, decision.node, offer), Wake(ticket, deadline))
-
-
-def _waited(state: State, event: Woke) -> Step:
-    phase = state.phase
-    assert isinstance(phase, Waiting)
-    decision = phase.assignment.decision
-    outcome = Outcome(phase.assignment, None, 0.0, 0.0, decision.idle_seconds, phase.attempt.lost_seconds)
-    return _commit(state, outcome, current(state).weights.digest, event.at)
-
-
-# Step 3: send.
-
-
-def _acknowledged(state: State, event: Acknowledged) -> Step:
-    phase = state.phase
-    assert isinstance(phase, Sending)
-    record = current(state)
-    return propose(state, HandOver(record.epoch, record.round, record.weights.digest, phase.to))
-
-
-def _send_failed(state: State, event: SendFailed | Woke) -> Step:
-    phase = state.phase
-    assert isinstance(phase, Sending)
-    return setback(state, phase.attempt, phase.to, event.at, CancelSend(phase.ticket))
-
-
-# Step 4: train and store.
-
-
-def _trained(state: State, event: Trained) -> Step:
-    phase = state.phase
-    assert isinstance(phase, Training)
-    record = current(state)
-    state, ticket = issue(state)
-    storing = Storing(ticket, phase.attempt, phase.assignment, phase.transfer_seconds, event.seconds, event.digest)
-    copy = Copy(event.digest, record.round + 1, record.epoch)
-    # Nobody predicts a disk; whoever trains and sends a large model for long may store it for long.
-    deadline = state.limits.overdue_after(phase.assignment.decision.round_seconds, state.setbacks)
-    return replace(state, phase=storing), (Store(ticket, copy), Wake(ticket, deadline))
-
-
-def _training_failed(state: State, event: TrainingFailed | Woke) -> Step:
-    phase = state.phase
-    assert isinstance(phase, Training)
-    return setback(state, phase.attempt, state.me, event.at, CancelTraining(phase.ticket))
-
-
-def _stored(state: State, event: Stored) -> Step:
-    phase = state.phase
-    assert isinstance(phase, Storing)
-    outcome = Outcome(
-        phase.assignment, state.me, phase.compute_seconds, phase.transfer_seconds, 0.0, phase.attempt.lost_seconds
-    )
-    return _commit(keep(state, event.copy), outcome, phase.digest, event.at)
-
-
-def _store_failed(state: State, event: StoreFailed | Woke) -> Step:
-    phase = state.phase
-    assert isinstance(phase, Storing)
-    return setback(state, phase.attempt, state.me, event.at)
-
-
-def _commit(state: State, outcome: Outcome, digest: str, at: float) -> Step:
-    record = current(state)
-    samples = outcome.assignment.decision.samples
-    commit = Commit(record.epoch, record.round, record.weights.digest, digest, samples, outcome.seconds, at)
-    return propose(state, commit, outcome)
-
-
-_NEWS: dict[type[Event], Handler] = {
-    Started: recovery.started,
-    RecordSeen: recovery.record_seen,
-    HolderLost: recovery.holder_lost,
-    ModelArrived: receiving.model_arrived,
-}
-
-_INCOMING: dict[type[Event], Handler] = {
-    Stored: receiving.incoming_stored,
-    StoreFailed: receiving.incoming_not_stored,
-}
-
-_BACKUP: dict[type[Event], Handler] = {
-    Acknowledged: receiving.backup_acknowledged,
-    SendFailed: receiving.backup_given_up,
-    Woke: receiving.backup_given_up,
-    Swapped: swapping.backup_marked,
-    SwapRefused: swapping.backup_refused,
-    RegisterSilent: receiving.backup_in_doubt,
-}
-
-_PHASES: dict[tuple[type, type[Event]], Handler] = {
-    (Joining, RecordRead): recovery.record_read,
-    (Joining, RegisterSilent): swapping.ask_later,
-    (Joining, Woke): swapping.ask_now,
-    (StandingBy, Woke): recovery.grace_over,
-    (Halted, LoadReported): receiving.load_reported_at_rest,
-    (Halted, Woke): receiving.woke_at_rest,
-    (Gathering, LoadReported): _load_reported,
-    (Gathering, Woke): _gathering_over,
-    (Deciding, Decided): _decided,
-    (Waiting, Woke): _waited,
-    (Sending, Acknowledged): _acknowledged,
-    (Sending, SendFailed): _send_failed,
-    (Sending, Woke): _send_failed,
-    (Training, Trained): _trained,
-    (Training, TrainingFailed): _training_failed,
-    (Training, Woke): _training_failed,
-    (Storing, Stored): _stored,
-    (Storing, StoreFailed): _store_failed,
-    (Storing, Woke): _store_failed,
-    (Swapping, Swapped): swapping.swapped,
-    (Swapping, SwapRefused): swapping.settle,
-    (Swapping, RegisterSilent): swapping.ask_later,
-    (Swapping, Woke): swapping.ask_now,
-    (Swapping, RecordRead): swapping.settle,
-}

@@ -1,17 +1,7 @@
-"""What a node is doing, and what it knows. Imports changes, custody and notation.
+"""What a node is doing, and what it knows.
 
-A phase owns the fields that only make sense in it. Those with a ticket wait for the answer that carries it.
-
-    Joining -> Following <-> StandingBy
-       |          |               |
-       v          v               v
-    Gathering -> Deciding -> Waiting ----------------.
-       ^            |  `---> Sending -> Swapping ... Following
-       |            v                                |
-       |         Training -> Storing -> Swapping <---'
-       `------------------------------------'
-
-A holder's round runs from Gathering to a Swapping that commits it. `docs/design.md` has the whole table.
+A phase owns the fields that only make sense in it. A phase with a ticket waits for the answer that carries it.
+`machine.py` has the table of phases and events, and `docs/design.md` the diagram that is generated from it.
 """
 
 from __future__ import annotations
@@ -19,7 +9,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from tramfl.circulation.changes import Change, MarkSafe
-from tramfl.circulation.custody import Record, Versioned
+from tramfl.circulation.custody import Record, Status, Versioned
 from tramfl.notation import Decision, Digest, Loads, NodeId
 
 
@@ -35,11 +25,11 @@ class Limits(Struct, frozen=True):
     register_retry: float = 0.5
     """Seconds between two questions to a register that does not answer."""
     takeover_grace: float = 1.0
-    """Seconds that a node with only the safe copy leaves to those who may have the newest."""
+    """Seconds that a node with only the safe weights leaves to nodes that may have the newest."""
     unsafe_rounds: int = 3
-    """A holder that stays put ships a background copy after so many rounds of work that only it has ..."""
+    """A holder that stays put ships a background copy after this many rounds that only it has ..."""
     unsafe_seconds: float = 600.0
-    """... or so many seconds of it."""
+    """... or this many seconds of work."""
 
     def overdue_after(self, predicted_seconds: float, setbacks: int) -> float:
         """The seconds after which something predicted to take `predicted_seconds` counts as failed."""
@@ -58,7 +48,7 @@ class Assignment(Struct, frozen=True):
     """A round as it was decided: it travels with the model."""
 
     holder: NodeId
-    """Who decided."""
+    """The node that decided."""
     decision: Decision
     loads: Loads
     lost_seconds: float
@@ -66,13 +56,13 @@ class Assignment(Struct, frozen=True):
 
 
 class Offer(Struct, frozen=True):
-    """A model on its way to another node: to train it, or as a mere copy."""
+    """A model on its way to another node: to be trained there, or as a mere copy."""
 
     epoch: int
     round: int
     digest: Digest
     ticket: int
-    """The sender's, to be given back in the acknowledgement."""
+    """The sender's; the acknowledgement brings it back."""
     assignment: Assignment | None
 
 
@@ -85,42 +75,42 @@ class Attempt(Struct, frozen=True):
     """Nodes that failed in this round."""
 
 
-class Joining(Struct, frozen=True):
-    """About to start, or just started: reading the record."""
+class Joining(Struct, frozen=True, tag=True):
+    """Just started, or about to leave: reading the record."""
 
     ticket: int
 
 
-class Following(Struct, frozen=True):
-    """Somebody else holds the model."""
+class Following(Struct, frozen=True, tag=True):
+    """Another node holds the model, or none does."""
 
 
-class Halted(Struct, frozen=True):
-    """I hold the model of a run that is paused or stopped."""
+class Halted(Struct, frozen=True, tag=True):
+    """This node holds the model of a run that is paused or stopped."""
 
     ticket: int | None = None
-    """While the newest weights lie here alone: of the question who could take a copy."""
+    """While the newest weights lie here alone: of the question which nodes could take a copy."""
     links: dict[NodeId, float] = {}
-    """Who answered it, and the bandwidth from here."""
+    """The nodes that answered it, and the bandwidth from here."""
 
 
-class StandingBy(Struct, frozen=True):
-    """The holder is lost and I have only the safe copy: whoever has the newest goes first."""
+class StandingBy(Struct, frozen=True, tag=True):
+    """The holder is lost and this node has only the safe weights: a node with the newest goes first."""
 
     ticket: int
 
 
-class Gathering(Struct, frozen=True):
+class Gathering(Struct, frozen=True, tag=True):
     """Step 1: asking every node what it can spare."""
 
     ticket: int
     attempt: Attempt
     reports: dict[NodeId, tuple[float, float]]
     awaited: frozenset[NodeId]
-    """Those still worth waiting for; who missed the last deadline is asked but not waited for."""
+    """Nodes still worth waiting for; a node that missed the last deadline is asked but not waited for."""
 
 
-class Deciding(Struct, frozen=True):
+class Deciding(Struct, frozen=True, tag=True):
     """Step 2: the policy is at work."""
 
     ticket: int
@@ -128,7 +118,7 @@ class Deciding(Struct, frozen=True):
     loads: Loads
 
 
-class Waiting(Struct, frozen=True):
+class Waiting(Struct, frozen=True, tag=True):
     """Nobody trains this round: waiting for H."""
 
     ticket: int
@@ -136,7 +126,7 @@ class Waiting(Struct, frozen=True):
     assignment: Assignment
 
 
-class Sending(Struct, frozen=True):
+class Sending(Struct, frozen=True, tag=True):
     """Step 3: the model is on its way to the node that trains."""
 
     ticket: int
@@ -145,7 +135,7 @@ class Sending(Struct, frozen=True):
     to: NodeId
 
 
-class Training(Struct, frozen=True):
+class Training(Struct, frozen=True, tag=True):
     """Step 4: training the allotment."""
 
     ticket: int
@@ -154,7 +144,7 @@ class Training(Struct, frozen=True):
     transfer_seconds: float
 
 
-class Storing(Struct, frozen=True):
+class Storing(Struct, frozen=True, tag=True):
     """The new weights are on their way to disk; only then may the record name them."""
 
     ticket: int
@@ -181,14 +171,36 @@ class Outcome(Struct, frozen=True):
         return self.compute_seconds + self.transfer_seconds + self.idle_seconds + self.lost_seconds
 
 
-class Swapping(Struct, frozen=True):
+class Swapping(Struct, frozen=True, tag=True):
     """A change of the record is under way, or its fate is being asked for."""
 
     ticket: int
     change: Change
     proposed: Record
     outcome: Outcome | None = None
-    """What a commit tells of its round once it has landed."""
+    """Of a commit: what came of its round."""
+
+
+class Leaving(Struct, frozen=True, tag=True):
+    """About to end, and this node holds the model: asking which nodes are there to take it."""
+
+    ticket: int
+    links: dict[NodeId, float]
+    """The nodes that answered, and the bandwidth from here."""
+    awaited: frozenset[NodeId]
+
+
+class HandingOn(Struct, frozen=True, tag=True):
+    """About to end: the newest weights are on their way to the next holder."""
+
+    ticket: int
+    to: NodeId
+    links: dict[NodeId, float]
+    """The nodes to try if this one does not take them, and the bandwidth from here."""
+
+
+class Left(Struct, frozen=True, tag=True):
+    """This node has no part in the run any more, and ignores all that happens."""
 
 
 Phase = (
@@ -203,6 +215,9 @@ Phase = (
     | Training
     | Storing
     | Swapping
+    | Leaving
+    | HandingOn
+    | Left
 )
 
 
@@ -224,6 +239,15 @@ class Backup(Struct, frozen=True):
     """The revision it was to replace, where the register did not say whether it did."""
 
 
+class Ordering(Struct, frozen=True):
+    """An order under way: the record is being read, or its status swapped."""
+
+    ticket: int
+    order: int
+    status: Status
+    persistent: bool
+
+
 class State(Struct, frozen=True):
     """All that one node knows."""
 
@@ -239,7 +263,7 @@ class State(Struct, frozen=True):
     copies: tuple[Copy, ...] = ()
     incoming: tuple[Incoming, ...] = ()
     accepted: Incoming | None = None
-    """The last model taken in with an assignment: what to train once the record names me."""
+    """The last model received with an assignment: what to train once the record names this node."""
     backup: Backup | None = None
     unfit: frozenset[NodeId] = frozenset()
     """Nodes that did not take a background copy since one was last marked safe."""
@@ -247,6 +271,9 @@ class State(Struct, frozen=True):
     """Nodes that did not report when last asked."""
     setbacks: int = 0
     """Failed attempts since a round was last trained."""
+    orders: tuple[Ordering, ...] = ()
+    leaving: bool = False
+    """Whether the process is about to end."""
 
     def has(self, digest: Digest) -> bool:
         """Whether these weights are on this node's disk."""

@@ -1,74 +1,88 @@
-"""What a node may do after it, or the holder, was away.
+"""What a node is after a start, after news of the record, and after the loss of the holder.
 
-One rule covers every return: look at the record, and be what it says. If it names me and I have its weights, I
-hold; if it names me and I do not have them, I resign; otherwise I follow, and drop whatever I had in hand.
+One rule covers every return: look at the record, and be what it says (`take_stock`). If the record names this node
+and it has the weights, it holds. If the record names it and it does not have them, it resigns. Otherwise it follows,
+and drops what it had in hand. A node that is leaving leaves instead.
 
-Takeover: when the holder is lost, a node that has the newest weights swaps itself in at once, and one that has
+Takeover: when the holder is lost, a node that has the newest weights swaps itself in at once, and a node that has
 only the safe weights does so after a grace. The swap picks one winner. Rounds that were committed but not yet
-safe are lost with their only copy; safe ones never.
+safe are lost with their only copy; safe rounds never are.
 """
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
+from tramfl.circulation.backup import halt
 from tramfl.circulation.changes import Resign, TakeOver
-from tramfl.circulation.commands import CancelSend, CancelTraining, Command, Discard, ReadRecord, Wake
+from tramfl.circulation.commands import Discard, ReadRecord, Wake
 from tramfl.circulation.custody import Record, Versioned
-from tramfl.circulation.events import HolderLost, RecordRead, RecordSeen, Started, Woke
+from tramfl.circulation.events import HolderLost, LeaveOrdered, RecordRead, RecordSeen, Started, Woke
+from tramfl.circulation.holding import gather, train
+from tramfl.circulation.leaving import leave
 from tramfl.circulation.phases import (
     Attempt,
+    Deciding,
     Following,
+    Gathering,
     Halted,
     Joining,
-    Sending,
     StandingBy,
     State,
     Swapping,
-    Training,
+    Waiting,
 )
-from tramfl.circulation.rounds import Step, current, gather, halt, issue, propose, train
+from tramfl.circulation.steps import Step, abandon, current, issue, propose
 from tramfl.notation import Digest
 
 
 def started(state: State, event: Started) -> Step:
-    """The process begins: learn what the record says."""
+    """Read the record."""
     state, ticket = issue(replace(state, copies=event.copies))
     return replace(state, phase=Joining(ticket)), (ReadRecord(ticket),)
 
 
 def record_read(state: State, event: RecordRead) -> Step:
-    """The record, after a start."""
+    """Be what the record says."""
     state, discard = noticed(state, event.versioned)
     state, commands = take_stock(state, event.at)
     return state, (*discard, *commands)
 
 
 def record_seen(state: State, event: RecordSeen) -> Step:
-    """News of the record, possibly old."""
+    """If the record has moved, cancel what is in hand and be what it says; ignore old news."""
+    return learn(state, event.versioned, event.at)
+
+
+def learn(state: State, versioned: Versioned, at: float) -> Step:
+    """The record may have changed: go on where it leaves this node's work alone, else take stock."""
     before = state.seen
-    if before is not None and event.versioned.revision <= before.revision:
+    if before is not None and versioned.revision <= before.revision:
         return state, ()
-    state, discard = noticed(state, event.versioned)
-    phase, record = state.phase, event.versioned.record
+    state, discard = noticed(state, versioned)
+    phase, record = state.phase, versioned.record
     if isinstance(phase, Joining | Swapping):
         # Their own answer is on its way, and settles it.
         return state, discard
-    # A swap that a former life left under way may move even my own record on: then my work starts from the past.
+    # A swap that a former life left under way may move a holder's own record: then its work starts from the past.
     unmoved = before is not None and _standing(record) == _standing(before.record)
-    if unmoved and record.holder == state.me and not isinstance(phase, Following | StandingBy | Halted):
+    if unmoved and record.holder == state.me and not _must_turn(state, record):
         return state, discard
-    cancel: tuple[Command, ...] = ()
-    if isinstance(phase, Sending):
-        cancel = (CancelSend(phase.ticket),)
-    elif isinstance(phase, Training):
-        cancel = (CancelTraining(phase.ticket),)
-    state, commands = take_stock(state, event.at)
+    cancel = abandon(phase)
+    state, commands = take_stock(state, at)
     return state, (*discard, *cancel, *commands)
 
 
 def _standing(record: Record) -> tuple[int, int, Digest]:
     return record.epoch, record.round, record.weights.digest
+
+
+def _must_turn(state: State, record: Record) -> bool:
+    """Whether a holder cannot go on as it is, though the model has not moved."""
+    if isinstance(state.phase, Following | StandingBy | Halted):
+        return True
+    # The round in hand may be finished once the model is on its way or in training; nothing new is begun.
+    return record.status != "running" and isinstance(state.phase, Gathering | Deciding | Waiting)
 
 
 def noticed(state: State, versioned: Versioned) -> Step:
@@ -78,15 +92,15 @@ def noticed(state: State, versioned: Versioned) -> Step:
     record = versioned.record
     lost = state.seen.record.holder if state.seen is not None and record.epoch > state.seen.record.epoch else None
     if lost is not None and lost != record.holder:
-        # Whoever was given up is still asked for its load, but nobody waits for it.
+        # A node that was taken over from is still asked for its load, but nobody waits for it.
         state = replace(state, absent=state.absent | {lost})
     backup = state.backup
     if backup is not None and backup.in_doubt_at is not None and versioned.revision > backup.in_doubt_at:
         # The record has moved: the swap that went unanswered was made by now, or never will be.
         state = replace(state, backup=(backup := None))
     named = {record.weights.digest, record.safe.digest, backup.change.digest if backup else None}
-    # Safe rounds and epochs only grow, so no later swap can name what lies before them. What the holder itself
-    # has trained past, only its own backup could; or one of its former life, until the record first moves.
+    # Safe rounds and epochs only grow, so no later swap can name what lies before them. Weights that the holder
+    # has trained past can be named only by its own backup, or by its former life's until the record first moves.
     settled = state.seen is not None and record.holder == state.me
     past = record.round if settled else record.safe.round
     gone = tuple(
@@ -101,10 +115,13 @@ def noticed(state: State, versioned: Versioned) -> Step:
 def take_stock(state: State, at: float) -> Step:
     """Be what the record says."""
     record = current(state)
-    if record.holder != state.me:
-        return replace(state, phase=Following()), ()
-    if not state.has(record.weights.digest):
+    mine = record.holder == state.me
+    if mine and not state.has(record.weights.digest):
         return propose(state, Resign(record.epoch, state.has(record.safe.digest)))
+    if state.leaving:
+        return leave(state)
+    if not mine:
+        return replace(state, phase=Following()), ()
     if record.status != "running":
         return halt(state)
     accepted = state.accepted
@@ -115,14 +132,25 @@ def take_stock(state: State, at: float) -> Step:
             assert offer.assignment is not None
             attempt = Attempt(at, offer.assignment.lost_seconds)
             return train(state, attempt, offer.assignment, accepted.seconds)
-    # A run that was paused has lost nothing; any other has worked in vain since its last commit.
+    # A run that was paused has lost nothing; any other has lost the time since its last commit.
     since = at if isinstance(state.phase, Halted) else record.weights.since
     return gather(state, Attempt(at, max(0.0, at - since)))
 
 
+def leave_ordered(state: State, event: LeaveOrdered) -> Step:
+    """Cancel what is in hand and read the record, to leave as what it says; a swap under way is settled first."""
+    if state.leaving:
+        return state, ()
+    cancel, state = abandon(state.phase), replace(state, leaving=True)
+    if isinstance(state.phase, Joining | Swapping):
+        return state, ()
+    state, ticket = issue(state)
+    return replace(state, phase=Joining(ticket)), (*cancel, ReadRecord(ticket))
+
+
 def holder_lost(state: State, event: HolderLost) -> Step:
-    """The holder is gone: take over, if I have what it takes."""
-    state, commands = record_seen(state, RecordSeen(event.at, event.versioned))
+    """A follower with the newest weights takes over; one with only the safe weights stands by."""
+    state, commands = learn(state, event.versioned, event.at)
     seen = state.seen
     assert seen is not None
     record = seen.record
@@ -140,7 +168,7 @@ def holder_lost(state: State, event: HolderLost) -> Step:
 
 
 def grace_over(state: State, event: Woke) -> Step:
-    """Nobody with newer weights came forward: go on from the safe ones."""
+    """Take over from the safe weights: no node with newer ones came forward."""
     phase, seen = state.phase, state.seen
     assert isinstance(phase, StandingBy)
     assert seen is not None

@@ -1,27 +1,29 @@
 """What the register answers to a proposed change.
 
-A swap is made, refused, or goes unanswered, and then nobody knows. In the last two cases the change is put to the
-record as it is now: it may have landed already, may still fit and be proposed again, or fit no more, in which
-case whatever the record says is what this node does next.
+A swap is made, refused, or goes unanswered; then nobody knows. In the last two cases the change is put to the
+record as it is now: it may have landed already, may still fit and be proposed again, or fit no more. In the last case
+the node is what the record says.
 """
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tramfl.circulation.changes import Change, Commit, Resign, TakeOver
-from tramfl.circulation.commands import CloseRound, ReadRecord, Swap, Wake
+from tramfl.circulation.backup import mark_safe, start_backup
+from tramfl.circulation.changes import Change, Commit, HandOver, Resign, TakeOver
+from tramfl.circulation.commands import CloseRound, Nudge, ReadRecord, Wake
 from tramfl.circulation.custody import Versioned
 from tramfl.circulation.events import RecordRead, RegisterSilent, Swapped, SwapRefused, Woke
-from tramfl.circulation.phases import Attempt, Joining, State, Swapping
-from tramfl.circulation.receiving import start_backup
-from tramfl.circulation.recovery import noticed, take_stock
-from tramfl.circulation.rounds import Step, current, gather, issue, propose
+from tramfl.circulation.holding import gather
+from tramfl.circulation.leaving import depart
+from tramfl.circulation.phases import Attempt, Joining, Left, State, Swapping
+from tramfl.circulation.recovery import learn, noticed, take_stock
+from tramfl.circulation.steps import Step, current, issue, propose
 from tramfl.notation import NodeId
 
 
 def swapped(state: State, event: Swapped) -> Step:
-    """The record is as proposed."""
+    """Go on with what the change was for."""
     phase = state.phase
     assert isinstance(phase, Swapping)
     state, discard = noticed(state, event.versioned)
@@ -30,7 +32,7 @@ def swapped(state: State, event: Swapped) -> Step:
 
 
 def settle(state: State, event: SwapRefused | RecordRead) -> Step:
-    """The record as it is now: has the change landed, does it still fit, or is it void?"""
+    """Landed: go on. Still fits: propose it again. Void: be what the record says."""
     phase = state.phase
     assert isinstance(phase, Swapping)
     state, discard = noticed(state, event.versioned)
@@ -49,7 +51,7 @@ def _still_fits(change: Change, now: Versioned, me: NodeId) -> bool:
     # A record that moved since its holder was lost has a holder that moves: no ground to take over.
     if isinstance(change, TakeOver) and now.revision != change.revision:
         return False
-    # Whether I have the safe weights is another question for another record: take stock again.
+    # Whether this node has the safe weights is another question for another record: take stock again.
     if isinstance(change, Resign):
         return False
     return change.applied(now.record, me) is not None
@@ -57,6 +59,9 @@ def _still_fits(change: Change, now: Versioned, me: NodeId) -> bool:
 
 def _landed(state: State, phase: Swapping, at: float) -> Step:
     """A change is in the record, which may have moved on since."""
+    if isinstance(phase.change, HandOver):
+        state, commands = take_stock(state, at)
+        return state, (Nudge(phase.change.to), *commands)
     if not isinstance(phase.change, Commit):
         return take_stock(state, at)
     assert phase.outcome is not None
@@ -64,7 +69,7 @@ def _landed(state: State, phase: Swapping, at: float) -> Step:
     if phase.outcome.node is not None:
         state = replace(state, setbacks=0)
     record = current(state)
-    if record.holder != state.me or record.epoch != phase.change.epoch:
+    if record.holder != state.me or record.epoch != phase.change.epoch or state.leaving:
         state, commands = take_stock(state, at)
         return state, (close, *commands)
     state, backup = start_backup(state, phase.outcome.assignment)
@@ -73,9 +78,11 @@ def _landed(state: State, phase: Swapping, at: float) -> Step:
 
 
 def ask_later(state: State, event: RegisterSilent) -> Step:
-    """Nobody knows what the record says: ask, a little later."""
+    """Ask the register a little later; a node that is leaving departs instead."""
     phase = state.phase
     assert isinstance(phase, Joining | Swapping)
+    if state.leaving:
+        return depart(state, in_doubt=True)
     state, ticket = issue(state)
     return replace(state, phase=replace(phase, ticket=ticket)), (Wake(ticket, state.limits.register_retry),)
 
@@ -90,17 +97,13 @@ def ask_now(state: State, event: Woke) -> Step:
 
 def backup_marked(state: State, event: Swapped) -> Step:
     """The record names the background copy."""
-    return noticed(replace(state, backup=None, unfit=frozenset()), event.versioned)
+    return learn(replace(state, backup=None, unfit=frozenset()), event.versioned, event.at)
 
 
 def backup_refused(state: State, event: SwapRefused) -> Step:
-    """The record moved on meanwhile: mark the copy in the new one, if it is still worth it."""
-    backup = state.backup
-    assert backup is not None
-    state, discard = noticed(state, event.versioned)
-    record = backup.change.applied(event.versioned.record, state.me)
-    if record is None:
-        return replace(state, backup=None), discard
-    state, ticket = issue(state)
-    state = replace(state, backup=replace(backup, ticket=ticket))
-    return state, (*discard, Swap(ticket, event.versioned.revision, record, backup.change.epoch))
+    """Mark the copy in the record as it is now, if no newer weights are safe there."""
+    state, news = learn(state, event.versioned, event.at)
+    if state.backup is None or isinstance(state.phase, Left):
+        return state, news
+    state, commands = mark_safe(state)
+    return state, (*news, *commands)

@@ -13,6 +13,7 @@ import typer
 
 import tramfl
 from tramfl.cli import (
+    blackbox,
     cert,
     compare,
     faults,
@@ -83,6 +84,7 @@ app.command("pause")(orders.pause)
 app.command("resume")(orders.resume)
 app.command("stop")(orders.stop)
 app.command("pull")(pull.pull)
+app.command("blackbox")(blackbox.blackbox)
 
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]

@@ -22,7 +22,7 @@ def faults(
     seeds = range(seed, seed + schedules)
     failed = 0
     spawn = multiprocessing.get_context("spawn")  # a fork would take over locks that this process's threads hold
-    # An interrupt is for this process to deal with; a worker would only show where it was.
+    # An interrupt is for this process to deal with; a worker would only print a traceback.
     ignore = (signal.SIGINT, signal.SIG_IGN)
     with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=signal.signal, initargs=ignore) as pool:
         for played, (number, broken) in enumerate(

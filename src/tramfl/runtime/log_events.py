@@ -65,6 +65,12 @@ FIELDS: Mapping[str, Field] = {
 """Fields that some events have."""
 
 EVENTS: Mapping[str, LogEvent] = {
+    "black-box": LogEvent(
+        "Something broke; the site's last events are in this file, unless it could not be written: see"
+        " `tramfl blackbox`.",
+        ("file", "reason"),
+        sometimes=("reason",),
+    ),
     "broken": LogEvent("Something failed that no rule covers; the site ends.", ("reason", "trace")),
     "committed": LogEvent(
         "A round of this site's is in the record.",

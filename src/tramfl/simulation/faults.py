@@ -13,7 +13,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tramfl.circulation.custody import Record, first_record
+from tramfl.circulation.commands import Depart
+from tramfl.circulation.custody import Record, Status, first_record
 from tramfl.circulation.invariants import InvariantBroken, Invariants
 from tramfl.circulation.machine import IllegalEvent
 from tramfl.circulation.phases import Limits
@@ -21,12 +22,14 @@ from tramfl.config import LoadModel
 from tramfl.notation import Digest, ModelCost, NodeId
 from tramfl.scheduling.policy import PolicySettings, policy_named
 from tramfl.simulation.loads import load_source
-from tramfl.simulation.world import REGISTER, NullLearner, World
+from tramfl.simulation.world import REGISTER, NullLearner, Process, World
 
 HORIZON = 120.0
-"""Faults begin and end within so many seconds."""
+"""Faults begin and end within this many seconds."""
 ROUNDS_AFTER = 5
-"""Once all is well again the run must do so many rounds more."""
+"""Once all is well again, a run that was not stopped must do this many rounds more."""
+QUIET_SECONDS = 30.0
+"""Once all is well again, a stopped run is watched for this long."""
 
 _COST = ModelCost(flops_per_sample=3e9, model_bits=1e8)
 _TENTHS = frozenset({"random", "time-first"})
@@ -37,7 +40,7 @@ _SLOWEST_SECONDS = 12.0
 
 
 class Fault(Struct, frozen=True):
-    """Something that goes wrong from `begin` on, and is mended at `end` (if ever)."""
+    """Something that goes wrong at `begin`, and ends at `end` (if ever)."""
 
     begin: float
     end: float
@@ -47,7 +50,7 @@ class Crash(Fault, frozen=True):
     """A node's process is killed; at the end it is started again. Without an end it stays dead."""
 
     node: NodeId | None
-    """None: whoever holds the model then."""
+    """None: the node that holds the model then."""
 
 
 class Blackout(Fault, frozen=True):
@@ -59,16 +62,18 @@ class LostDisk(Crash, frozen=True):
 
 
 class LastWords(Fault, frozen=True):
-    """The next request to the register is under way for so long, and its author is killed and back meanwhile."""
+    """The next request to the register takes `delay` seconds, and its author is killed and back meanwhile."""
 
     delay: float
     away: float
 
 
-class Partition(Fault, frozen=True):
-    """These nodes, and the register if it is among them, hear only each other."""
+class Cut(Fault, frozen=True):
+    """The network between these nodes (and the register, if it is among them) and all others is cut."""
 
     side: frozenset[NodeId]
+    one_way: bool = False
+    """Whether only what these nodes send is lost, and what the others send still arrives."""
 
 
 class RegisterOutage(Fault, frozen=True):
@@ -76,21 +81,21 @@ class RegisterOutage(Fault, frozen=True):
 
 
 class Lossy(Fault, frozen=True):
-    """Small messages are lost with this probability and take up to so many seconds, past every time-out."""
+    """Small messages are lost with this probability, or take up to `delay` seconds, past every time-out."""
 
     loss: float
     delay: float
 
 
 class SlowDisk(Fault, frozen=True):
-    """Storing takes so many seconds: a million is a disk that hangs, endless one that is full and says so."""
+    """Storing takes this many seconds: a million is a disk that hangs; infinity is one that is full, an error."""
 
     node: NodeId
     seconds: float
 
 
 class SlowLinks(Fault, frozen=True):
-    """Transfers that begin take so many times longer than the loads promise."""
+    """Transfers that begin take `factor` times as long as the loads promise."""
 
     factor: float
 
@@ -100,14 +105,42 @@ class CutTransfers(Fault, frozen=True):
 
 
 class SlowTraining(Fault, frozen=True):
-    """A node trains so many times slower than it predicts."""
+    """A node trains `factor` times as long as it predicts."""
 
     node: NodeId
     factor: float
 
 
+class Pause(Fault, frozen=True):
+    """An operator pauses the run through this node, and resumes it at the end."""
+
+    node: NodeId
+
+
+class Stop(Fault, frozen=True):
+    """The run is stopped through this node: by an operator, or, persistently, because its budget is used up."""
+
+    node: NodeId
+    persistent: bool
+
+
+class Leave(Fault, frozen=True):
+    """A node is asked to end; at the end it is started again. Without an end it stays away."""
+
+    node: NodeId | None
+    """None: the node that holds the model then."""
+
+
+class Twin(Fault, frozen=True):
+    """A node is started a second time, elsewhere, while its first process goes on."""
+
+    node: NodeId
+    cut_off: bool
+    """Whether the first process cannot reach the register until the end."""
+
+
 class Schedule(Struct, frozen=True):
-    """A federation and its misfortunes."""
+    """A federation and what goes wrong in it."""
 
     seed: int
     nodes: int
@@ -115,7 +148,7 @@ class Schedule(Struct, frozen=True):
     faults: tuple[Fault, ...]
 
     def describe(self) -> Iterator[str]:
-        """One line a fault, in order of time."""
+        """One line per fault, in order of time."""
         yield f"seed {self.seed}: {self.nodes} nodes, policy {self.policy}"
         for fault in sorted(self.faults, key=lambda f: f.begin):
             yield f"  {fault}"
@@ -137,24 +170,28 @@ def _fault(rng: np.random.Generator, nodes: int) -> Fault:
     node = int(rng.integers(nodes))
     everyone = np.array([REGISTER, *range(nodes)])
     side = frozenset(everyone[rng.random(everyone.size) < 0.5].tolist())
-    stays_dead = rng.random() < 0.15
+    forever = float("inf") if rng.random() < 0.15 else end
     kinds: list[Fault] = [
-        Crash(begin, float("inf") if stays_dead else end, node if rng.random() < 0.6 else None),
+        Crash(begin, forever, node if rng.random() < 0.6 else None),
         Blackout(begin, end),
         LostDisk(begin, end, node if rng.random() < 0.6 else None),
         LastWords(begin, end, float(rng.uniform(0.0, 8.0)), float(rng.uniform(0.0, 4.0))),
-        Partition(begin, end, side),
+        Cut(begin, end, side, bool(rng.random() < 0.4)),
         RegisterOutage(begin, end),
         Lossy(begin, end, float(rng.uniform(0.0, 0.6)), float(rng.choice([0.01, 3.0, 40.0]))),
         SlowDisk(begin, end, node, float(rng.choice([2.0, 20.0, 1e6, np.inf]))),
         SlowLinks(begin, end, float(rng.uniform(2.0, 50.0))),
         CutTransfers(begin, end),
         SlowTraining(begin, end, node, float(rng.uniform(2.0, 200.0))),
+        Pause(begin, end, node),
+        Stop(begin, begin, node, bool(rng.random() < 0.5)),
+        Leave(begin, forever, node if rng.random() < 0.4 else None),
+        Twin(begin, end, node, bool(rng.random() < 0.5)),
     ]
     return kinds[int(rng.choice(len(kinds), p=_FREQUENCY))]
 
 
-_FREQUENCY = [0.2, 0.04, 0.04, 0.12, 0.14, 0.08, 0.12, 0.08, 0.05, 0.05, 0.08]
+_FREQUENCY = [0.15, 0.03, 0.03, 0.1, 0.11, 0.07, 0.1, 0.07, 0.04, 0.04, 0.06, 0.07, 0.02, 0.07, 0.04]
 
 
 class Storm:
@@ -164,18 +201,16 @@ class Storm:
         self._rng = np.random.default_rng((seed, 4))
         self.active: list[Fault] = []
         self.silenced: Callable[[NodeId, float], object] = lambda node, away: None
-        """Called when a node has said its last words, and for how long it is to be away."""
+        """Called when a node has sent its last request, with the seconds that it is to be away."""
 
     def _having(self, kind: type[Fault]) -> list[Fault]:
         return [fault for fault in self.active if isinstance(fault, kind)]
 
-    def connected(self, one: NodeId, other: NodeId) -> bool:
-        """Whether a link works; the register's link to itself says whether it is up."""
-        if REGISTER in (one, other) and self._having(RegisterOutage):
+    def connected(self, sender: NodeId, receiver: NodeId) -> bool:
+        """Whether what is sent can arrive; the register's link to itself says whether it is up."""
+        if REGISTER in (sender, receiver) and self._having(RegisterOutage):
             return False
-        return not any(
-            isinstance(fault, Partition) and (one in fault.side) != (other in fault.side) for fault in self.active
-        )
+        return not any(isinstance(fault, Cut) and _loses(fault, sender, receiver) for fault in self.active)
 
     def message(self, sender: NodeId, receiver: NodeId) -> float | None:
         """Seconds a message takes, or None where it is lost."""
@@ -212,6 +247,11 @@ class Storm:
     def slowness_of_link(self, one: NodeId, other: NodeId) -> float:
         """How many times slower than promised a transfer is now."""
         return max((f.factor for f in self.active if isinstance(f, SlowLinks)), default=1.0)
+
+
+def _loses(cut: Cut, sender: NodeId, receiver: NodeId) -> bool:
+    here, there = sender in cut.side, receiver in cut.side
+    return here and not there if cut.one_way else here != there
 
 
 class RepeatableLearner:
@@ -257,7 +297,12 @@ class Trial:
         self._struck: dict[Fault, list[NodeId]] = {}
         self._lost: dict[NodeId, set[Digest]] = {}
         """What was on disks that are gone: the one loss that no order of steps can prevent."""
-        self._rounds_to_go: int | None = None
+        self._there: dict[Process, list[Process]] = {}
+        """Of every node that was asked to leave: the others that were there, while nothing kept them from it."""
+        self._beside: dict[Process, float] = {}
+        """Of every earlier life in reach of the register: since when."""
+        self._calm_since: float | None = None
+        self._rounds_to_go = ROUNDS_AFTER
 
     def start(self) -> None:
         """Start every node, and set the faults to come."""
@@ -269,46 +314,92 @@ class Trial:
         self.world.clock.after(HORIZON, self._calm)
 
     def play(self) -> None:
-        """Play the schedule, then see the run go on; raises InvariantBroken."""
+        """Play the schedule, then see the run go on, or rest where it was stopped; raises InvariantBroken."""
         self.start()
         self.world.run(self._over)
         if not self._over():
-            raise InvariantBroken(5, f"at {self.world.clock.now:.1f} s nothing is left to happen")
+            number = 5 if self.world.register.read().record.status == "running" else 7
+            raise InvariantBroken(number, f"at {self.world.clock.now:.1f} s nothing is left to happen")
 
     def _over(self) -> bool:
-        if self._rounds_to_go is None:
+        if self._calm_since is None:
             return False
-        return self._rounds_to_go <= 0 or not self._can_advance(self.world.register.read().record)
+        record = self.world.register.read().record
+        if record.status == "stopped" and (record.at_rest or not self._can_move(record)):
+            return self.world.clock.now >= self._calm_since + QUIET_SECONDS
+        return self._rounds_to_go <= 0 or not self._can_move(record)
 
     def _calm(self) -> None:
-        self._rounds_to_go = ROUNDS_AFTER
+        """All faults are over: from now on the run must get on."""
+        self._calm_since = self.world.clock.now
+        self._resume()
+        self.world.clock.after(QUIET_SECONDS, lambda: None)
+
+    def _resume(self) -> None:
+        if self.world.register.read().record.status == "paused":
+            self._order(0, "running")
+            self.world.clock.after(self.world.lease_seconds, self._resume)
+
+    # What goes wrong, and what is ordered.
 
     def _begin(self, fault: Fault) -> None:
         reached = self._in_touch()
-        if isinstance(fault, Crash | Blackout):
+        if isinstance(fault, Crash | Blackout | Leave):
             self._struck[fault] = self._victims(fault)
             for node in self._struck[fault]:
-                self._kill(node, wipe=isinstance(fault, LostDisk))
+                self._strike(fault, node)
+        elif isinstance(fault, Pause):
+            self._order(fault.node, "paused")
+        elif isinstance(fault, Stop):
+            self._order(fault.node, "stopped", persistent=fault.persistent)
+        elif isinstance(fault, Twin):
+            self.world.double(fault.node, cut_off=fault.cut_off)
         else:
             self.storm.active.append(fault)
-        for node in reached - self._in_touch():
-            self.world.out_of_touch(node)
+            self._there.clear()
+        for node, (heard, _) in self._in_touch().items():
+            if reached[node][0] and not heard:
+                self.world.out_of_touch(node)
 
     def _end(self, fault: Fault) -> None:
         reached = self._in_touch()
-        if isinstance(fault, Crash | Blackout):
+        if isinstance(fault, Crash | Blackout | Leave):
             for node in self._struck[fault]:
                 self.world.revive(node)
+        elif isinstance(fault, Pause):
+            self._order(fault.node, "running")
+        elif isinstance(fault, Twin):
+            for process in self.world.former:
+                process.cut_off = process.cut_off and process.node != fault.node
+            self.world.in_touch(fault.node)
         elif fault in self.storm.active:
             self.storm.active.remove(fault)
-        for node in sorted(self._in_touch() - reached):
-            self.world.in_touch(node)
+        for node, now in self._in_touch().items():
+            if any(works and not worked for works, worked in zip(now, reached[node], strict=True)):
+                self.world.in_touch(node)
+
+    def _strike(self, fault: Fault, node: NodeId) -> None:
+        if isinstance(fault, Leave):
+            process = self.world.sites[node]
+            if not self.storm.active and not self.world.former:
+                self._there[process] = [p for p in self.world.sites if p.alive and p is not process]
+            self.world.leave(node)
+        else:
+            self._kill(node, wipe=isinstance(fault, LostDisk))
+
+    def _order(self, node: NodeId, status: Status, *, persistent: bool = False) -> None:
+        """Order it of this node, or of the next one that is there."""
+        for n in range(node, node + self.schedule.nodes):
+            order = self.world.order(n % self.schedule.nodes, status, persistent=persistent)
+            if order is not None:
+                self._invariants.ordered(order, status)
+                return
 
     def _silence(self, node: NodeId, away: float) -> None:
         self.world.clock.after(0.0, self._kill, node)
         self.world.clock.after(away, self.world.revive, node)
 
-    def _victims(self, fault: Crash | Blackout) -> list[NodeId]:
+    def _victims(self, fault: Crash | Blackout | Leave) -> list[NodeId]:
         if isinstance(fault, Blackout):
             return list(range(self.schedule.nodes))
         node = self.world.register.read().record.holder if fault.node is None else fault.node
@@ -316,28 +407,41 @@ class Trial:
 
     def _kill(self, node: NodeId, *, wipe: bool = False) -> None:
         site = self.world.sites[node]
-        if site.alive:
-            self.world.crash(node)
+        for former in self.world.former:
+            if former.node == node:
+                self._lose(former)
+        self.world.crash(node)
         if wipe:
-            self._lost.setdefault(node, set()).update(site.disk)
+            self._lose(site)
             site.disk.clear()
+
+    def _lose(self, process: Process) -> None:
+        self._lost.setdefault(process.node, set()).update(process.disk)
 
     def _disk(self, node: NodeId) -> Container[Digest]:
         disk = self.world.sites[node].disk
-        if not (lost := self._lost.get(node)):
+        former = [p.disk for p in self.world.former if p.node == node]
+        lost = self._lost.get(node)
+        if not lost and not former:
             return disk
-        lost -= disk.keys()
-        return lost | disk.keys()
+        if lost:
+            lost -= disk.keys()
+        return set(disk).union(lost or (), *former)
 
-    def _in_touch(self) -> set[NodeId]:
-        return {node for node in range(self.schedule.nodes) if self.world.reaches_register(node)}
+    def _in_touch(self) -> dict[NodeId, tuple[bool, bool]]:
+        """Of each node: whether the register hears it, and whether it hears the register."""
+        return {p.node: (self.world.is_heard(p.node), self.world.hears(p)) for p in self.world.sites}
 
-    def _can_advance(self, record: Record) -> bool:
-        """Whether nothing is in the way: no fault but dead nodes, and a live one with weights to go on from."""
-        return not self.storm.active and any(
-            site.alive and (record.safe.digest in site.disk or record.weights.digest in site.disk)
-            for site in self.world.sites
-        )
+    def _can_move(self, record: Record) -> bool:
+        """Whether nothing keeps a run from its next round, or one that is not running from a second disk."""
+        if self.storm.active:
+            return False
+        alive = [site for site in self.world.sites if site.alive]
+        if record.status == "stopped":
+            # Nobody takes a stopped run over: it waits for its holder.
+            return len(alive) > 1 and any(p.node == record.holder and record.weights.digest in p.disk for p in alive)
+        able = any(record.safe.digest in p.disk or record.weights.digest in p.disk for p in alive)
+        return able and (record.status == "running" or len(alive) > 1)
 
     # What the world lets its watcher see.
 
@@ -348,17 +452,38 @@ class Trial:
     def swapped(self, author: NodeId, epoch: int, before: Record, after: Record) -> None:
         """The record changed."""
         self._invariants.swapped(author, epoch, before, after, self.world.clock.now)
-        if self._rounds_to_go is not None and after.round > before.round:
+        if self._calm_since is not None and after.round > before.round:
             self._rounds_to_go -= 1
+
+    def answered(self, order: int, record: Record | None) -> None:
+        """A node answered an order."""
+        self._invariants.answered(order, record)
+
+    def departed(self, process: Process, command: Depart) -> None:
+        """A process ended by itself."""
+        if process in self.world.former:
+            self._lose(process)
+            return
+        if not command.superseded:
+            others = any(p.alive and not p.leaving for p in self._there.pop(process, ()))
+            self._invariants.departed(process.node, release=command.release, others=others)
 
     def stepped(self) -> None:
         """An event was dealt with."""
         now = self.world.clock.now
-        if not self._can_advance(self.world.register.read().record):
+        if not self._can_move(self.world.register.read().record):
             self._able_since = None
         elif self._able_since is None:
             self._able_since = now
         self._invariants.stepped(now, self._able_since)
+        if self.world.former or self._beside:
+            self._check_lives(now)
+
+    def _check_lives(self, now: float) -> None:
+        beside = [p for p in self.world.former if self.world.is_superseded(p) and self.world.in_reach(p)]
+        self._beside = {p: self._beside.get(p, now) for p in beside}
+        for process, since in self._beside.items():
+            self._invariants.doubled(process.node, now - since, self.world.lease_seconds)
 
 
 def _holdings(rng: np.random.Generator, nodes: int) -> np.ndarray:
@@ -372,6 +497,6 @@ def try_schedule(seed: int) -> str | None:
     """None where every invariant held under the seed's schedule, else what broke."""
     try:
         Trial(schedule_of(seed)).play()
-    except (InvariantBroken, IllegalEvent, AssertionError) as broken:
+    except (IllegalEvent, AssertionError) as broken:
         return f"{type(broken).__name__}: {broken}"
     return None

@@ -1,8 +1,9 @@
 """A federation in virtual time: N round machines, a register in memory, and commands carried out on a clock.
 
-Nothing here decides: the machines of `circulation/` do. When nothing fails, asking, storing and swapping take no
-time, a transfer takes T_comm and a training T_comp, so that the clock shows exactly the paper's T_total.
-`faults.py` gives a world bad conditions; `watcher` sees every step and may object.
+Nothing here decides: the machines of `circulation/` do, and their commands carry all that is needed. When nothing
+fails, asking, storing and swapping take no time, a transfer takes T_comm (`_transfer_seconds`) and a training T_comp
+(`_training_seconds`), so that the clock shows exactly the paper's T_total. `faults.py` gives a world bad conditions;
+`watcher` sees every step and may object.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from tramfl.circulation import commands as do
 from tramfl.circulation import events as on
-from tramfl.circulation.custody import MemoryRegister, Record, Versioned
+from tramfl.circulation.custody import MemoryRegister, Record, Status, Versioned
 from tramfl.circulation.machine import advance
 from tramfl.circulation.phases import Copy, Limits, State
 from tramfl.draws import deciding
@@ -34,7 +35,7 @@ class NodeTrainer(Protocol):
     """Trains weights; a digest stands for them."""
 
     def train(self, node: NodeId, parent: Digest, samples: tuple[int, ...], round_: int, /) -> Digest:
-        """Train `parent` at `node` on so many samples of each label."""
+        """Train `parent` at `node` on `samples[c]` samples of each label c."""
         ...
 
     def discard(self, digest: Digest, /) -> None:
@@ -64,8 +65,8 @@ class Conditions(Protocol):
         """Seconds a small message takes, or None where it is lost."""
         ...
 
-    def connected(self, one: NodeId, other: NodeId) -> bool:
-        """Whether a link works at all."""
+    def connected(self, sender: NodeId, receiver: NodeId) -> bool:
+        """Whether anything that `sender` sends can get to `receiver`; the other direction is another question."""
         ...
 
     def cut_transfer(self) -> bool:
@@ -92,7 +93,7 @@ class Calm:
         """At once."""
         return 0.0
 
-    def connected(self, one: NodeId, other: NodeId) -> bool:
+    def connected(self, sender: NodeId, receiver: NodeId) -> bool:
         """Always."""
         return True
 
@@ -124,21 +125,40 @@ class Watcher(Protocol):
         """Weights came into being."""
         ...
 
+    def answered(self, order: int, record: Record | None) -> None:
+        """A node answered an order."""
+        ...
+
+    def departed(self, process: Process, command: do.Depart) -> None:
+        """A process ended by itself."""
+        ...
+
     def stepped(self) -> None:
         """An event was dealt with."""
         ...
 
 
-class Site:
-    """One node's process and its disk."""
+class Process:
+    """One life of a node, and its disk. A node that is started again is another process, with other tickets."""
 
     def __init__(self, state: State, disk: dict[Digest, Copy]) -> None:
         self.state = state
         self.disk = disk
         self.alive = False
-        self.incarnation = 0
-        self.times_in_touch = 0
-        """How often it came to reach the register: a lease runs out only if that has not happened again."""
+        self.leaving = False
+        """Whether it was asked to end: it refuses its peers from then on."""
+        self.cut_off = False
+        """Whether this life cannot reach the register, whatever its node's links are like."""
+
+    @property
+    def node(self) -> NodeId:
+        """The node whose life this is."""
+        return self.state.me
+
+    @property
+    def incarnation(self) -> int:
+        """How many lives the node has had with this one."""
+        return self.state.ticket >> 32
 
 
 class World:
@@ -172,16 +192,23 @@ class World:
         self._loads = loads
         self._loads_now: tuple[int, RoundLoads] = (0, loads.at(1))
         copy = Copy(record.weights.digest, record.round, record.epoch)
-        limits = limits or Limits()
         nodes = len(held)
         self.sites = [
-            Site(
-                State(node, nodes, cost.model_bits, limits),
+            Process(
+                State(node, nodes, cost.model_bits, limits or Limits()),
                 {copy.digest: copy} if node in record.weights.copies else {},
             )
             for node in range(nodes)
         ]
+        """Each node's latest life."""
+        self.former: list[Process] = []
+        """Lives that go on although their node was started a second time."""
         self.leases = set(range(nodes))
+        self._times_in_touch = [0] * nodes
+        """How often a node came to reach the register: a lease runs out only if that has not happened again."""
+        self._joined = [0] * nodes
+        """The latest life of each node that reached the register: it answers no earlier one any more."""
+        self._orders = 0
         self._telling = False
 
     # Running.
@@ -198,48 +225,107 @@ class World:
                 self.watcher.stepped()
 
     def revive(self, node: NodeId) -> None:
-        """Start a node's process; what is on its disk is all it knows."""
-        site = self.sites[node]
-        if site.alive:
-            return
-        site.alive = True
-        site.incarnation += 1
-        old = site.state
+        """Start a node's process, unless it runs; what is on its disk is all it knows."""
+        if not self.sites[node].alive:
+            self._begin(node, self.sites[node].disk)
+
+    def double(self, node: NodeId, *, cut_off: bool = False) -> None:
+        """Start a node a second time, elsewhere, on a copy of its disk; the first process goes on, or is cut off."""
+        before = self.sites[node]
+        before.cut_off = cut_off
+        if before.alive:
+            self.former.append(before)
+        self._begin(node, dict(before.disk))
+
+    def _begin(self, node: NodeId, disk: dict[Digest, Copy]) -> None:
+        old = self.sites[node]
         # Tickets of an earlier life must never be mistaken for this one's.
-        site.state = State(node, old.nodes, old.model_bits, old.limits, ticket=site.incarnation << 32)
-        self._tell(node, 0.0, on.Started(self.clock.now, tuple(site.disk.values())))
+        ticket = (old.incarnation + 1) << 32
+        process = Process(State(node, old.state.nodes, old.state.model_bits, old.state.limits, ticket=ticket), disk)
+        process.alive = True
+        self.sites[node] = process
+        self._tell(process, 0.0, on.Started(self.clock.now, tuple(disk.values())))
         self.in_touch(node)
 
     def crash(self, node: NodeId) -> None:
-        """Kill a node's process; its disk stays."""
-        self.sites[node].alive = False
+        """Kill a node's process, every life of it; its disk stays."""
+        for process in self._lives(node):
+            self._end(process)
         self.out_of_touch(node)
 
-    # Leases.
+    def _end(self, process: Process) -> None:
+        process.alive = False
+        if process in self.former:
+            self.former.remove(process)
 
-    def reaches_register(self, node: NodeId) -> bool:
-        """Whether a node can renew its lease and see the record."""
+    def _lives(self, node: NodeId) -> list[Process]:
+        """The processes of a node that run, the latest first."""
+        processes = (self.sites[node], *reversed([p for p in self.former if p.node == node]))
+        return [process for process in processes if process.alive]
+
+    def order(self, node: NodeId, status: Status, *, persistent: bool = False) -> int | None:
+        """Order a node to pause, resume or stop the run; the order's number, or None where the node is not there."""
+        for process in self._lives(node)[:1]:
+            self._orders += 1
+            self._tell(process, 0.0, on.Ordered(self.clock.now, self._orders, status, persistent))
+            return self._orders
+        return None
+
+    def leave(self, node: NodeId) -> None:
+        """Ask a node to end."""
+        for process in self._lives(node)[:1]:
+            process.leaving = True
+            self._tell(process, 0.0, on.LeaveOrdered(self.clock.now))
+
+    # Leases, and the register's news.
+
+    def is_heard(self, node: NodeId) -> bool:
+        """Whether the register hears a node's latest life, so that its lease lasts."""
         return self.sites[node].alive and self.conditions.connected(node, REGISTER)
 
+    def hears(self, process: Process) -> bool:
+        """Whether the register's news get to a process."""
+        return process.alive and not process.cut_off and self.conditions.connected(REGISTER, process.node)
+
     def out_of_touch(self, node: NodeId) -> None:
-        """A node cannot reach the register: its lease runs out unless it returns in time."""
-        self.clock.after(self.lease_seconds, self._lease_due, node, self.sites[node].times_in_touch)
+        """The register does not hear a node: its lease runs out unless it returns in time."""
+        self.clock.after(self.lease_seconds, self._lease_due, node, self._times_in_touch[node])
 
     def in_touch(self, node: NodeId) -> None:
-        """A node reaches the register: it has a lease, and sees the record as it is."""
-        if not self.reaches_register(node):
-            return
-        self.sites[node].times_in_touch += 1
-        self.leases.add(node)
-        self._tell(node, 0.0, on.RecordSeen(self.clock.now, self.register.read()))
+        """The link between a node and the register has come back, in one direction at least."""
+        if self.is_heard(node):
+            self._times_in_touch[node] += 1
+            self.leases.add(node)
+            self._joined[node] = self.sites[node].incarnation
+        for process in self._lives(node):
+            if self.hears(process):
+                self._tell(process, 0.0, on.RecordSeen(self.clock.now, self.register.read()))
+                # A lease is renewed three times in its length.
+                self.clock.after(self.lease_seconds / 3, self._renew, process)
+
+    def _renew(self, process: Process) -> None:
+        """An earlier life learns that it has no lease any more when it next renews it."""
+        if self.is_superseded(process) and self.in_reach(process):
+            self._tell(process, 0.0, on.Superseded(self.clock.now))
+
+    def in_reach(self, process: Process) -> bool:
+        """Whether a process and the register hear each other."""
+        return self.hears(process) and self.conditions.connected(process.node, REGISTER)
+
+    def is_superseded(self, process: Process) -> bool:
+        """Whether a later life of the node has joined: the register answers this one no more."""
+        return process.incarnation < self._joined[process.node]
 
     def _lease_due(self, node: NodeId, times_in_touch: int) -> None:
-        if self.sites[node].times_in_touch == times_in_touch:
-            self.leases.discard(node)
-            self._look_after_holder()
+        if self._times_in_touch[node] == times_in_touch:
+            self._lose_lease(node)
+
+    def _lose_lease(self, node: NodeId) -> None:
+        self.leases.discard(node)
+        self._look_after_holder()
 
     def _look_after_holder(self) -> None:
-        """Tell every node that can hear it, again and again, while the record's holder has no lease."""
+        """Notify every node that can hear it, again and again, while the record's holder has no lease."""
         if not self._telling and self.register.read().record.holder not in self.leases:
             self._telling = True
             self._tell_holder_lost()
@@ -249,24 +335,23 @@ class World:
         if versioned.record.holder in self.leases:
             self._telling = False
             return
-        for node in range(len(self.sites)):
-            if self.reaches_register(node):
-                self._tell(node, 0.0, on.HolderLost(self.clock.now, versioned))
+        for process in (*self.sites, *self.former):
+            if self.hears(process):
+                self._tell(process, 0.0, on.HolderLost(self.clock.now, versioned))
         self.clock.after(self.lease_seconds, self._tell_holder_lost)
 
     # Events in, commands out.
 
-    def _tell(self, node: NodeId, seconds: float, event: on.Event) -> None:
-        """An event reaches a node after a while, if it is the same process by then."""
-        self.clock.after(seconds, self._deliver, node, self.sites[node].incarnation, event)
+    def _tell(self, process: Process, seconds: float, event: on.Event) -> None:
+        """An event reaches a process after a while, if that still runs by then."""
+        self.clock.after(seconds, self._deliver, process, event)
 
-    def _deliver(self, node: NodeId, incarnation: int, event: on.Event) -> None:
-        site = self.sites[node]
-        if not site.alive or site.incarnation != incarnation:
+    def _deliver(self, process: Process, event: on.Event) -> None:
+        if not process.alive:
             return
-        site.state, commands = advance(site.state, event)
+        process.state, commands = advance(process.state, event)
         for command in commands:
-            _CARRY_OUT[type(command)](self, node, command)
+            _CARRY_OUT[type(command)](self, process, command)
 
     def loads_at(self, round_: int) -> RoundLoads:
         """The loads of a round."""
@@ -274,187 +359,223 @@ class World:
             self._loads_now = (round_, self._loads.at(round_))
         return self._loads_now[1]
 
-    def _loads_for(self, node: NodeId) -> RoundLoads:
-        """The loads of the round that a node is in, as far as it knows."""
-        seen = self.sites[node].state.seen
-        assert seen is not None
-        return self.loads_at(seen.record.round + 1)
-
-    def _ask_loads(self, node: NodeId, command: do.AskLoads) -> None:
-        loads = self.loads_at(command.round)
-        now, links = self.clock.now, loads.bandwidth[node]
-        absent = self.sites[node].state.absent
-        # Nobody waits for who was absent: only if it is told first does it count in the round it is back in.
-        for other in sorted(command.nodes, key=lambda other: other not in absent):
+    def _ask_loads(self, process: Process, command: do.AskLoads) -> None:
+        loads, node, now = self.loads_at(command.round), process.node, self.clock.now
+        links = loads.bandwidth[node]
+        for other in command.nodes:
             there = 0.0 if other == node else self.conditions.message(node, other)
             back = 0.0 if other == node else self.conditions.message(other, node)
-            flops = loads.flops[other]
-            if there is None or back is None or not self.sites[other].alive or math.isnan(flops):
+            if there is None or back is None:
                 continue
-            seconds = there + back
-            self._tell(node, seconds, on.LoadReported(now + seconds, command.ticket, other, flops, links[other]))
+            at, flops, ticket = now + there + back, loads.flops[other], command.ticket
+            asked = next(iter(self._lives(other)), None)
+            if asked is None or asked.leaving or math.isnan(flops):
+                self._tell(process, there + back, on.LoadMissing(at, ticket, other))
+            else:
+                self._tell(process, there + back, on.LoadReported(at, ticket, other, flops, links[other]))
 
-    def _decide(self, node: NodeId, command: do.Decide) -> None:
+    def _decide(self, process: Process, command: do.Decide) -> None:
         rng = deciding(self.seed, command.ledger.round + 1)
-        decision = self.policy.decide(command.ledger, command.loads, self.held, node, self.cost, rng)
+        decision = self.policy.decide(command.ledger, command.loads, self.held, process.node, self.cost, rng)
         checked = check_decision(decision, command.loads, self.held)
-        self._tell(node, 0.0, on.Decided(self.clock.now, command.ticket, checked))
+        self._tell(process, 0.0, on.Decided(self.clock.now, command.ticket, checked))
 
-    def _wake(self, node: NodeId, command: do.Wake) -> None:
-        self._tell(node, command.seconds, on.Woke(self.clock.now + command.seconds, command.ticket))
+    def _wake(self, process: Process, command: do.Wake) -> None:
+        self._tell(process, command.seconds, on.Woke(self.clock.now + command.seconds, command.ticket))
 
     # Transfers.
 
-    def _send_model(self, node: NodeId, command: do.SendModel) -> None:
-        to = command.to
-        assert command.offer.digest in self.sites[node].disk, f"node {node} sends what it does not have: {command}"
-        loads = self._loads_for(node)
+    def _transfer_seconds(self, node: NodeId, command: do.SendModel) -> float:
+        """T_comm, or what the replayed run took, times how much slower the link is than predicted."""
+        loads, to = self.loads_at(command.offer.round + 1), command.to
         if loads.took is not None and loads.took.node == to:
             seconds = loads.took.transfer_seconds
         else:
             seconds = transfer_seconds(self.cost, loads.bandwidth[node][to])
-        seconds *= self.conditions.slowness_of_link(node, to)
-        receiver, sender = self.sites[to].incarnation, self.sites[node].incarnation
-        if not self.sites[to].alive and self.conditions.connected(node, to):
-            self._tell(node, 0.0, on.SendFailed(self.clock.now, command.ticket))
+        return seconds * self.conditions.slowness_of_link(node, to)
+
+    def _send_model(self, process: Process, command: do.SendModel) -> None:
+        node, to = process.node, command.to
+        assert command.offer.digest in process.disk, f"node {node} sends what it does not have: {command}"
+        seconds = self._transfer_seconds(node, command)
+        receiver = next(iter(self._lives(to)), None)
+        if receiver is None and self._linked(node, to):
+            self._tell(process, 0.0, on.SendFailed(self.clock.now, command.ticket))
         elif self.conditions.cut_transfer():
             at = self.clock.now + seconds / 2
-            self._tell(node, seconds / 2, on.SendFailed(at, command.ticket))
-        else:
-            self.clock.after(seconds, self._arrive, node, sender, to, receiver, command, seconds)
+            self._tell(process, seconds / 2, on.SendFailed(at, command.ticket))
+        elif receiver is not None:
+            self.clock.after(seconds, self._arrive, process, receiver, command, seconds)
 
-    def _arrive(
-        self, node: NodeId, sender: int, to: NodeId, receiver: int, command: do.SendModel, seconds: float
-    ) -> None:
+    def _arrive(self, sender: Process, receiver: Process, command: do.SendModel, seconds: float) -> None:
         """The last byte is due: does it get there?"""
-        if not self.conditions.connected(node, to):
+        if not self._linked(sender.node, receiver.node) or not sender.alive:
             return
-        same_sender = self.sites[node].alive and self.sites[node].incarnation == sender
-        same_receiver = self.sites[to].alive and self.sites[to].incarnation == receiver
-        if not same_receiver and same_sender:
-            self._tell(node, 0.0, on.SendFailed(self.clock.now, command.ticket))
-        elif same_receiver and same_sender:
-            self._tell(to, 0.0, on.ModelArrived(self.clock.now, node, command.offer, seconds))
+        if receiver.alive:
+            self._tell(receiver, 0.0, on.ModelArrived(self.clock.now, sender.node, command.offer, seconds))
+        else:
+            self._tell(sender, 0.0, on.SendFailed(self.clock.now, command.ticket))
 
-    def _acknowledge(self, node: NodeId, command: do.Acknowledge) -> None:
-        self._reply(node, command.to, command.ticket, on.Acknowledged)
+    def _linked(self, one: NodeId, other: NodeId) -> bool:
+        """Whether a connection holds, which needs both directions."""
+        return self.conditions.connected(one, other) and self.conditions.connected(other, one)
 
-    def _refuse(self, node: NodeId, command: do.Refuse) -> None:
-        self._reply(node, command.to, command.ticket, on.SendFailed)
+    def _acknowledge(self, process: Process, command: do.Acknowledge) -> None:
+        self._reply(process.node, command.to, command.ticket, on.Acknowledged)
+
+    def _refuse(self, process: Process, command: do.Refuse) -> None:
+        self._reply(process.node, command.to, command.ticket, on.SendFailed)
 
     def _reply(self, node: NodeId, to: NodeId, ticket: int, kind: type[on.Answer]) -> None:
         seconds = self.conditions.message(node, to)
+        if seconds is None:
+            return
         # A reply finds only the life of the sender that asked for it.
-        if seconds is not None and self.sites[to].incarnation == ticket >> 32:
-            self._tell(to, seconds, kind(self.clock.now + seconds, ticket))
+        for process in self._lives(to):
+            if process.incarnation == ticket >> 32:
+                self._tell(process, seconds, kind(self.clock.now + seconds, ticket))
+
+    def _nudge(self, process: Process, command: do.Nudge) -> None:
+        seconds = self.conditions.message(process.node, command.to)
+        if seconds is not None:
+            self.clock.after(seconds, self._look, command.to)
+
+    def _look(self, node: NodeId) -> None:
+        for process in self._lives(node)[:1]:
+            if self.in_reach(process):
+                self._tell(process, 0.0, on.RecordSeen(self.clock.now, self.register.read()))
 
     # Work at a node.
 
-    def _train(self, node: NodeId, command: do.Train) -> None:
-        assert command.parent in self.sites[node].disk, f"node {node} trains what it does not have: {command}"
-        samples = command.assignment.decision.samples
-        digest = self.learner.train(node, command.parent, samples, command.round)
-        if self.watcher is not None:
-            self.watcher.trained(command.parent, digest, samples)
-        loads = self.loads_at(command.round)
+    def _training_seconds(self, node: NodeId, command: do.Train) -> float:
+        """T_comp, or what the replayed run took, times how much slower the node is than predicted."""
+        samples, loads = command.assignment.decision.samples, self.loads_at(command.round)
         if loads.took is not None and (loads.took.node, loads.took.samples) == (node, samples):
             seconds = loads.took.compute_seconds
         else:
             seconds = compute_seconds(sum(samples), self.cost, loads.flops[node])
-        seconds *= self.conditions.slowness(node)
-        self._tell(node, seconds, on.Trained(self.clock.now + seconds, command.ticket, digest, seconds))
+        return seconds * self.conditions.slowness(node)
 
-    def _store(self, node: NodeId, command: do.Store) -> None:
-        seconds = self.conditions.store_seconds(node)
+    def _train(self, process: Process, command: do.Train) -> None:
+        node, samples = process.node, command.assignment.decision.samples
+        assert command.parent in process.disk, f"node {node} trains what it does not have: {command}"
+        digest = self.learner.train(node, command.parent, samples, command.round)
+        if self.watcher is not None:
+            self.watcher.trained(command.parent, digest, samples)
+        seconds = self._training_seconds(node, command)
+        self._tell(process, seconds, on.Trained(self.clock.now + seconds, command.ticket, digest, seconds))
+
+    def _store(self, process: Process, command: do.Store) -> None:
+        seconds = self.conditions.store_seconds(process.node)
         if seconds is None:
-            self._tell(node, 0.0, on.StoreFailed(self.clock.now, command.ticket))
+            self._tell(process, 0.0, on.StoreFailed(self.clock.now, command.ticket))
         else:
-            self.clock.after(seconds, self._put, node, self.sites[node].incarnation, command)
+            self.clock.after(seconds, self._put, process, command)
 
-    def _put(self, node: NodeId, incarnation: int, command: do.Store) -> None:
-        site, copy = self.sites[node], command.copy
-        if site.alive and site.incarnation == incarnation:
-            there = site.disk.get(copy.digest, copy)
-            site.disk[copy.digest] = max(there, copy, key=lambda c: (c.epoch, c.round))
-            self._tell(node, 0.0, on.Stored(self.clock.now, command.ticket, copy))
+    def _put(self, process: Process, command: do.Store) -> None:
+        copy = command.copy
+        if process.alive:
+            there = process.disk.get(copy.digest, copy)
+            process.disk[copy.digest] = max(there, copy, key=lambda c: (c.epoch, c.round))
+            self._tell(process, 0.0, on.Stored(self.clock.now, command.ticket, copy))
 
-    def _discard(self, node: NodeId, command: do.Discard) -> None:
+    def _discard(self, process: Process, command: do.Discard) -> None:
         for digest in command.digests:
-            self.sites[node].disk.pop(digest, None)
-            if not any(digest in site.disk for site in self.sites):
+            process.disk.pop(digest, None)
+            if not any(digest in other.disk for other in (*self.sites, *self.former)):
                 self.learner.discard(digest)
 
-    def _give_up(self, node: NodeId, command: do.CancelSend | do.CancelTraining) -> None:
-        """Nothing to do: the answer, should it still come, bears a ticket that no longer matters."""
+    def _cancel(self, process: Process, command: do.CancelSend | do.CancelTraining) -> None:
+        """Nothing to do: the answer, should it still come, carries a ticket that no longer matters."""
 
-    def _finish_round(self, node: NodeId, command: do.CloseRound) -> None:
+    def _finish_round(self, process: Process, command: do.CloseRound) -> None:
         if self._close_round is not None:
             self._close_round(command)
 
+    def _answer_order(self, process: Process, command: do.AnswerOrder) -> None:
+        if self.watcher is not None:
+            self.watcher.answered(command.order, command.record)
+
+    def _depart(self, process: Process, command: do.Depart) -> None:
+        node = process.node
+        if self.watcher is not None:
+            self.watcher.departed(process, command)
+        latest = process is self.sites[node]
+        self._end(process)
+        # A later life's lease is not an earlier one's to give up.
+        if latest and command.release and self.conditions.message(node, REGISTER) is not None:
+            self._lose_lease(node)
+        elif latest:
+            self.out_of_touch(node)
+
     # The register.
 
-    def _read_record(self, node: NodeId, command: do.ReadRecord) -> None:
-        self._ask_register(node, command.ticket, self._answer_read, (node, command))
+    def _read_record(self, process: Process, command: do.ReadRecord) -> None:
+        self._ask_register(process, command, self._answer_read)
 
-    def _swap(self, node: NodeId, command: do.Swap) -> None:
-        self._ask_register(node, command.ticket, self._answer_swap, (node, command))
+    def _swap(self, process: Process, command: do.Swap) -> None:
+        self._ask_register(process, command, self._answer_swap)
 
     def _ask_register(
-        self, node: NodeId, ticket: int, answer: Callable[..., on.Event], arguments: tuple[Any, ...]
+        self, process: Process, command: do.ReadRecord | do.Swap, answer: Callable[[Process, Any, float], on.Event]
     ) -> None:
-        """A question to the register; without an answer in time the node is told so, and never learns why."""
-        there = self.conditions.message(node, REGISTER)
-        incarnation = self.sites[node].incarnation
-        if there == 0.0 and self._serve(node, incarnation, answer, arguments):
+        """A question to the register; without an answer in time the node learns so, and never why."""
+        there = None if process.cut_off else self.conditions.message(process.node, REGISTER)
+        if self.is_superseded(process):
+            answer = self._answer_superseded
+        if there == 0.0 and self._serve(process, command, answer):
             return
         late = self.clock.now + self.register_timeout
-        self._tell(node, self.register_timeout, on.RegisterSilent(late, ticket))
+        self._tell(process, self.register_timeout, on.RegisterSilent(late, command.ticket))
         if there:
-            self.clock.after(there, self._serve, node, incarnation, answer, arguments)
+            self.clock.after(there, self._serve, process, command, answer)
 
     def _serve(
-        self, node: NodeId, incarnation: int, answer: Callable[..., on.Event], arguments: tuple[Any, ...]
+        self, process: Process, command: do.ReadRecord | do.Swap, answer: Callable[[Process, Any, float], on.Event]
     ) -> bool:
         """The question is at the register: it is dealt with even if its sender is gone by now."""
         if not self.conditions.connected(REGISTER, REGISTER):
             return False
-        back = self.conditions.message(REGISTER, node)
-        event = answer(*arguments, self.clock.now + (back or 0.0))
-        if back is not None:
-            self.clock.after(back, self._deliver, node, incarnation, event)
+        back = self.conditions.message(REGISTER, process.node)
+        event = answer(process, command, self.clock.now + (back or 0.0))
+        if back is not None and not process.cut_off:
+            self._tell(process, back, event)
         return back is not None and back < self.register_timeout
 
-    def _answer_read(self, node: NodeId, command: do.ReadRecord, at: float) -> on.Event:
+    def _answer_read(self, process: Process, command: do.ReadRecord, at: float) -> on.Event:
         return on.RecordRead(at, command.ticket, self.register.read())
 
-    def _answer_swap(self, node: NodeId, command: do.Swap, at: float) -> on.Event:
+    def _answer_swap(self, process: Process, command: do.Swap, at: float) -> on.Event:
         before = self.register.read()
         after = self.register.swap(command.revision, command.record)
         if after is None:
             return on.SwapRefused(at, command.ticket, before)
         if self.watcher is not None:
-            self.watcher.swapped(node, command.epoch, before.record, after.record)
+            self.watcher.swapped(process.node, command.epoch, before.record, after.record)
         self._spread_news(after)
         return on.Swapped(at, command.ticket, after)
 
+    def _answer_superseded(self, process: Process, command: do.Command, at: float) -> on.Event:
+        return on.Superseded(at)
+
     def _spread_news(self, versioned: Versioned) -> None:
-        """Tell everyone, the author too: it may have been started anew since it asked for the swap."""
-        for node in range(len(self.sites)):
-            if self.reaches_register(node):
-                # A lost notice is sent again; who is cut off sees the record when it is back in touch.
-                seconds = self.conditions.message(REGISTER, node)
+        """Notify every node, the author too: it may have been started anew since it asked for the swap."""
+        for process in (*self.sites, *self.former):
+            if self.hears(process):
+                # A lost notice is sent again; a node that is cut off sees the record when it is back in touch.
+                seconds = self.conditions.message(REGISTER, process.node)
                 seconds = self.register_timeout if seconds is None else seconds
-                self._tell(node, seconds, on.RecordSeen(self.clock.now + seconds, versioned))
+                self._tell(process, seconds, on.RecordSeen(self.clock.now + seconds, versioned))
         self._look_after_holder()
 
 
-_CARRY_OUT: dict[type[do.Command], Callable[[World, NodeId, Any], None]] = {
+_CARRY_OUT: dict[type[do.Command], Callable[[World, Process, Any], None]] = {
     do.AskLoads: World._ask_loads,
     do.Decide: World._decide,
     do.Wake: World._wake,
     do.SendModel: World._send_model,
-    do.CancelSend: World._give_up,
-    do.CancelTraining: World._give_up,
+    do.CancelSend: World._cancel,
+    do.CancelTraining: World._cancel,
     do.Acknowledge: World._acknowledge,
     do.Refuse: World._refuse,
     do.Train: World._train,
@@ -463,4 +584,7 @@ _CARRY_OUT: dict[type[do.Command], Callable[[World, NodeId, Any], None]] = {
     do.CloseRound: World._finish_round,
     do.ReadRecord: World._read_record,
     do.Swap: World._swap,
+    do.Nudge: World._nudge,
+    do.AnswerOrder: World._answer_order,
+    do.Depart: World._depart,
 }

@@ -1,7 +1,7 @@
 """Where the record lives: compare-and-swap, leases, and the rows of committed rounds.
 
 A row is written in the same transaction as the record that commits its round: a round is in the ledger if and only
-if its row is here, whoever dies when. What is known only later (how well the model did) is noted beside it.
+if its row is here, whichever site dies when. What is known only later (how well the model did) is noted beside it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ class Silent(Exception):
 
 class LeaseLost(Exception):
     """This node's lease has run out: nothing was changed; `join` again."""
+
+
+class Superseded(Exception):
+    """Another process has taken this node's lease since this one joined: this one may change nothing any more."""
 
 
 class Standing(Struct, frozen=True):
@@ -65,7 +69,10 @@ class Register(Protocol):
     """The register as one node sees it. Every answer is the newest there is, never one from a stale replica."""
 
     async def join(self) -> None:
-        """Take this node's lease, in place of any that a former life of it left. Raises Silent."""
+        """Take this node's lease: for the first time in place of any other process's, later only where none has it.
+
+        Raises Superseded where another process of this node has joined since and its lease lasts, or Silent.
+        """
         ...
 
     async def renew(self) -> None:

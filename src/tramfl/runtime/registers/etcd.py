@@ -23,7 +23,7 @@ import msgspec
 
 from tramfl.circulation.custody import Record, Versioned
 from tramfl.notation import NodeId
-from tramfl.runtime.registers.contract import LeaseLost, Silent, Standing, record_from
+from tramfl.runtime.registers.contract import LeaseLost, Silent, Standing, Superseded, record_from
 from tramfl.runtime.registers.etcd_gateway import Gateway, Json, content, text
 from tramfl.runtime.settings import RegisterSettings
 
@@ -69,6 +69,9 @@ class EtcdRegister:
         self._node = node
         self._lease_seconds = lease_seconds
         self._life: Life | None = None
+        self._names: set[str] = set()
+        """Under these names this process took its lease, or tried to."""
+        self._joined = False
         self._joining = asyncio.Lock()
         self._newest: Versioned | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -77,7 +80,7 @@ class EtcdRegister:
         self._told: Told | None = None
 
     async def join(self) -> None:
-        """Take this node's lease, in place of any that a former life of it left."""
+        """Take this node's lease, unless another process has joined since this one did."""
         # One after the other: the life that is kept must be the one whose key was written last.
         async with self._joining:
             await self._join()
@@ -223,15 +226,30 @@ class EtcdRegister:
         return self._newest
 
     async def _join(self) -> None:
-        granted = await self._gateway.ask("lease/grant", {"TTL": math.ceil(self._lease_seconds)}, repeatable=True)
-        lease = str(granted["ID"])
-        life = {"key": text(self._own_key), "value": text(secrets.token_hex(8)), "lease": lease, "prev_kv": True}
-        answer = await self._gateway.ask("kv/put", life, repeatable=False)
-        self._life = Life(lease, int(answer["header"]["revision"]))
+        answer: Json = {}
+        while not answer.get("succeeded", False):
+            # The first time it does not matter which process had the key; later it must be this one's, or gone.
+            unchanged = [_unchanged(self._own_key, await self._own_revision())] if self._joined else []
+            granted = await self._gateway.ask("lease/grant", {"TTL": math.ceil(self._lease_seconds)}, repeatable=True)
+            lease, name = str(granted["ID"]), secrets.token_hex(8)
+            self._names.add(name)
+            put = {"key": text(self._own_key), "value": text(name), "lease": lease, "prev_kv": True}
+            transaction = {"compare": unchanged, "success": [{"request_put": put}]}
+            answer = await self._gateway.ask("kv/txn", transaction, repeatable=False)
+        self._life, self._joined = Life(lease, int(answer["header"]["revision"])), True
         # The key is bound to the new lease by now, so the end of the former one cannot take it along.
-        former = str(answer.get("prev_kv", {}).get("lease", "0"))
+        former = str(answer["responses"][0]["response_put"].get("prev_kv", {}).get("lease", "0"))
         if former != "0":
             await self._revoke(former)
+
+    async def _own_revision(self) -> int:
+        """The revision of this node's key, 0 where there is none. Raises Superseded if another process wrote it."""
+        answer = await self._gateway.ask("kv/range", {"key": text(self._own_key)}, repeatable=True)
+        for kv in answer.get("kvs", []):
+            if content(kv.get("value", "")).decode() not in self._names:
+                raise Superseded(f"another process has joined as node {self._node} in etcd")
+            return int(kv["mod_revision"])
+        return 0
 
     async def _revoke(self, lease: str) -> None:
         """End a lease; if that fails it ends by itself."""

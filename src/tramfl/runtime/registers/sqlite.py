@@ -25,7 +25,7 @@ import msgspec
 
 from tramfl.circulation.custody import Record, Versioned
 from tramfl.notation import BadInput, NodeId
-from tramfl.runtime.registers.contract import ABSENT, LeaseLost, Silent, Standing, record_from
+from tramfl.runtime.registers.contract import ABSENT, LeaseLost, Silent, Standing, Superseded, record_from
 
 T = TypeVar("T")
 
@@ -199,6 +199,9 @@ class RegisterFile:
         self._length = lease_seconds
         self._clock = clock
         self._life: str | None = None
+        self._lives: set[str] = set()
+        """Under these names this process took its lease, or tried to."""
+        self._joined = False
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
         self._deadline = 0.0
@@ -232,12 +235,20 @@ class RegisterFile:
             self._connection = None
 
     def join(self) -> None:
-        """A lease of a new life."""
+        """A lease of a new life; not in place of another process's that joined after this one."""
         life = secrets.token_hex(8)
         with self._transaction() as db:
+            if self._joined and self._other_has_it(db):
+                raise Superseded(f"another process has joined as node {self._node} in {self.path}")
+            self._lives.add(life)
             lease = (self._node, life, self._clock() + self._length, self._length)
             db.execute("INSERT OR REPLACE INTO lease VALUES (?, ?, ?, ?)", lease)
-        self._life = life
+        self._life, self._joined = life, True
+
+    def _other_has_it(self, db: sqlite3.Connection) -> bool:
+        found = db.execute("SELECT life, ends, length FROM lease WHERE node = ?", (self._node,)).fetchone()
+        now = self._clock()
+        return found is not None and found[0] not in self._lives and now < found[1] <= now + found[2]
 
     def renew(self) -> None:
         """A full length again, unless it is over."""

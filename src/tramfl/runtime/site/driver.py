@@ -1,13 +1,15 @@
 """The round machine of one run at one site, and what carries its commands out.
 
-Nothing here decides: `circulation/` does. Every command becomes a task; what comes of it goes back into the machine
-as an event, in the order in which it happened. All of it runs on one event loop; only disk and policy use threads.
+Nothing here decides: `circulation/` does, and its commands carry all that is needed. Every command becomes a task;
+what comes of it goes back into the machine as an event, in the order in which it happened. All of it runs on one
+event loop; only disk and policy use threads. The last events are kept, and written to a file when something breaks.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -19,13 +21,15 @@ import numpy as np
 
 from tramfl.circulation import commands as do
 from tramfl.circulation import events as on
-from tramfl.circulation.machine import advance
-from tramfl.circulation.phases import Limits, Sending, State, Swapping, Training
+from tramfl.circulation.blackbox import Recorder, encode
+from tramfl.circulation.custody import Record, Status
+from tramfl.circulation.machine import advance, awaited
+from tramfl.circulation.phases import Limits, State
 from tramfl.draws import deciding
 from tramfl.notation import Counts, Decision, Digest, ModelCost, NodeId
-from tramfl.record import Scores, row_of
+from tramfl.record import Scores, row_of, write_atomically
 from tramfl.runtime.journal import Log
-from tramfl.runtime.registers.contract import LeaseLost, Register, Silent
+from tramfl.runtime.registers import LeaseLost, Register, Silent, Superseded
 from tramfl.runtime.training.workshop import NewWeights, WorkFailed, Workshop
 from tramfl.runtime.transport import Refusal, Unreachable
 from tramfl.runtime.weights.store import WeightStore
@@ -33,8 +37,8 @@ from tramfl.runtime.wire import Accepted, AskLoad, Consignment, Load, Refused
 from tramfl.scheduling.policy import Policy, check_decision
 
 ENDED = "the site takes no part in the run any more"
-
-
+KEPT_TAPES = 3
+"""Files with the last events before something broke; older ones are deleted."""
 MOST_HELD = 1 << 50
 """Of all labels together, a site has no more samples than the scheduler can count exactly."""
 
@@ -58,8 +62,8 @@ class Surroundings(Protocol):
         """A training took so long."""
         ...
 
-    def handed_over(self, to: NodeId) -> None:
-        """The record names another holder now."""
+    def nudge(self, to: NodeId) -> None:
+        """Ask another site to read the record now."""
         ...
 
     def closed(self, command: do.CloseRound, weights: Path | None) -> None:
@@ -67,8 +71,16 @@ class Surroundings(Protocol):
         ...
 
     def broken(self, error: BaseException) -> None:
-        """Something failed that no event tells of: the site must end."""
+        """Something failed that no event covers: the site must end."""
         ...
+
+    def superseded(self) -> None:
+        """Another process of this site has joined the federation since: this one must end."""
+        ...
+
+
+class DriverEnded(Exception):
+    """The driver was ended before an order was answered."""
 
 
 class Driver:
@@ -94,7 +106,9 @@ class Driver:
         clock: Callable[[], float],
         log: Log,
         incarnation: int,
+        folder: Path,
     ) -> None:
+        """`folder` is where the last events go when something breaks."""
         self.run, self.store = run, store
         self._names, self._seed, self._cost = names, seed, cost
         self._policy, self._policy_name, self._wait_seconds = policy, policy_name, wait_seconds
@@ -116,6 +130,11 @@ class Driver:
         # One thread: what is stored first is discarded last.
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
         self._silent: set[NodeId] = set()
+        self._recorder = Recorder()
+        self._folder = folder
+        self._orders: dict[int, asyncio.Future[Record | None]] = {}
+        self._order_numbers = itertools.count(1)
+        self._departure: asyncio.Future[do.Depart] = self._loop.create_future()
         self._ended = False
 
     # Events in, commands out.
@@ -128,20 +147,55 @@ class Driver:
         """Something happened."""
         if self._ended:
             return
+        self._recorder.note(self.state, event)
         try:
-            before = type(self.state.phase)
             self.state, commands = advance(self.state, event)
             self._drop_stale_timers()
-            if type(self.state.phase) is not before:
-                self.progress = None
             for command in commands:
                 _CARRY_OUT[type(command)](self, command)
         except Exception as error:
-            self._site.broken(error)
+            self._break(error)
+
+    async def order(self, status: Status, *, persistent: bool = False) -> Record | None:
+        """Pause, resume or stop the run; the record afterwards, or None where the register did not answer.
+
+        Raises DriverEnded where the run, or the site, ended first.
+        """
+        if self._ended:
+            raise DriverEnded(ENDED)
+        future: asyncio.Future[Record | None] = self._loop.create_future()
+        number = next(self._order_numbers)
+        self._orders[number] = future
+        self.tell(on.Ordered(self._clock(), number, status, persistent))
+        return await future
+
+    async def leave(self) -> do.Depart:
+        """Hand the model on where this site holds it; how to depart."""
+        self.tell(on.LeaveOrdered(self._clock()))
+        return await self._departure
+
+    def _break(self, error: BaseException) -> None:
+        """Something failed that no event covers: write the last events down, and end the site."""
+        tape = self._recorder.tape(self._names[self.state.me], self.run, f"{type(error).__name__}: {error}")
+        file = self._folder / f"blackbox-{int(self._clock())}.msgpack"
+        try:
+            write_atomically(file, encode(tape))
+        except OSError as failed:
+            self._log("black-box", file=str(file), reason=str(failed.strerror or failed))
+        else:
+            self._log("black-box", file=str(file))
+            for old in sorted(self._folder.glob("blackbox-*.msgpack"))[:-KEPT_TAPES]:
+                old.unlink(missing_ok=True)
+        self._site.broken(error)
 
     async def end(self) -> None:
         """Stop all that is under way; the disk stays as it is."""
         self._ended = True
+        if not self._departure.done():
+            self._departure.set_result(do.Depart(release=False))
+        for order in self._orders.values():
+            if not order.done():
+                order.set_exception(DriverEnded(ENDED))
         for timer in self._timers.values():
             timer.cancel()
         for task in list(self._tasks):
@@ -162,11 +216,10 @@ class Driver:
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._site.broken(error)
+            self._break(error)
 
     def _drop_stale_timers(self) -> None:
-        backup = self.state.backup
-        wanted = {getattr(self.state.phase, "ticket", None), backup.ticket if backup else None}
+        wanted = awaited(self.state)
         for ticket in [t for t in self._timers if t not in wanted]:
             self._timers.pop(ticket).cancel()
 
@@ -182,15 +235,14 @@ class Driver:
             self.tell(on.RegisterSilent(self._clock(), command.ticket))
             return
         versioned = standing.versioned
-        # Another run has begun: whoever follows the register ends this driver.
+        # Where another run has begun, the site ends this driver as soon as it hears of that run.
         if versioned is not None and versioned.record.run == self.run:
             self.tell(on.RecordRead(self._clock(), command.ticket, versioned))
 
     def _swap(self, command: do.Swap) -> None:
-        phase = self.state.phase
         row = None
-        if isinstance(phase, Swapping) and phase.ticket == command.ticket and phase.outcome is not None:
-            row = msgspec.json.encode(row_of(phase.outcome, command.record, Scores()))
+        if command.outcome is not None:
+            row = msgspec.json.encode(row_of(command.outcome, command.record, Scores()))
         self._task(self._swapping(command, row))
 
     async def _swapping(self, command: do.Swap, row: bytes | None) -> None:
@@ -201,19 +253,33 @@ class Driver:
                 await self._register.join()
                 swapped = await self._register.swap(command.revision, command.record, row)
             versioned = swapped or (await self._register.look()).versioned
+        except Superseded:
+            self.tell(on.Superseded(self._clock()))
+            return
         except (Silent, LeaseLost) as error:
             self._log("register-silent", reason=str(error))
             self.tell(on.RegisterSilent(self._clock(), command.ticket))
             return
         if versioned is None or versioned.record.run != self.run:
             return
-        if swapped is None:
-            self.tell(on.SwapRefused(self._clock(), command.ticket, versioned))
-            return
-        record = versioned.record
-        if record.holder is not None and record.holder != self.state.me:
-            self._site.handed_over(record.holder)
-        self.tell(on.Swapped(self._clock(), command.ticket, versioned))
+        answer = on.SwapRefused if swapped is None else on.Swapped
+        self.tell(answer(self._clock(), command.ticket, versioned))
+
+    def _nudge(self, command: do.Nudge) -> None:
+        self._site.nudge(command.to)
+
+    def _answer_order(self, command: do.AnswerOrder) -> None:
+        order = self._orders.pop(command.order)
+        if not order.done():
+            order.set_result(command.record)
+
+    def _depart(self, command: do.Depart) -> None:
+        if command.to is not None:
+            self._log("handed-on", peer=self._names[command.to])
+        if not self._departure.done():
+            self._departure.set_result(command)
+        if command.superseded:
+            self._site.superseded()
 
     # Step 1: loads.
 
@@ -233,10 +299,11 @@ class Driver:
         try:
             load, bandwidth = await self._site.load_of(node, ask, self.state.limits.load_reply)
         except (Unreachable, Refusal) as error:
-            self._missing(node, str(error))
+            self._missing(command, node, str(error))
             return
         if wrong := _wrong(load, bandwidth, self.held.shape[1]):
             self._log("load-ignored", peer=self._names[node], reason=wrong)
+            self.tell(on.LoadMissing(self._clock(), command.ticket, node))
             return
         if node in self._silent:
             self._silent.discard(node)
@@ -244,11 +311,12 @@ class Driver:
         self.held[node] = load.held
         self.tell(on.LoadReported(self._clock(), command.ticket, node, load.flops, bandwidth))
 
-    def _missing(self, node: NodeId, reason: str) -> None:
-        """Said once, not every round."""
+    def _missing(self, command: do.AskLoads, node: NodeId, reason: str) -> None:
+        """A site did not report its load; logged once, not every round."""
         if node not in self._silent:
             self._silent.add(node)
             self._log("peer-missing", peer=self._names[node], reason=reason)
+        self.tell(on.LoadMissing(self._clock(), command.ticket, node))
 
     # Step 2: decide and wait.
 
@@ -264,7 +332,7 @@ class Driver:
             )
             decision = check_decision(decision, command.loads, held)
         except Exception as error:
-            # A policy that fails costs a round, not the site: what it was told came from others.
+            # A policy that fails costs a round, not the site: what it was given came from others.
             self._log("not-decided", reason=f"{type(error).__name__}: {error}")
             why = "Nobody trains: the policy failed, see this site's log."
             decision = Decision(self._policy_name, None, (0,) * held.shape[1], 0.0, 0.0, self._wait_seconds, why)
@@ -275,8 +343,6 @@ class Driver:
 
     def _woke(self, ticket: int) -> None:
         self._timers.pop(ticket, None)
-        if isinstance(self.state.phase, Sending | Training):
-            self._log("overdue", doing=type(self.state.phase).__name__.lower())
         self.tell(on.Woke(self._clock(), ticket))
 
     # Step 3: send and receive.
@@ -304,8 +370,12 @@ class Driver:
             self.tell(on.Acknowledged(self._clock(), command.ticket))
         finally:
             self._sends.pop(command.ticket, None)
+            if command.offer.assignment is not None:
+                self.progress = None
 
     def _cancel_send(self, command: do.CancelSend) -> None:
+        if command.overdue:
+            self._log("overdue", doing="sending")
         if task := self._sends.pop(command.ticket, None):
             task.cancel()
 
@@ -369,6 +439,8 @@ class Driver:
                     to.unlink()
 
     def _cancel_training(self, command: do.CancelTraining) -> None:
+        if command.overdue:
+            self._log("overdue", doing="training")
         if task := self._trainings.pop(command.ticket, None):
             task.cancel()
 
@@ -397,7 +469,7 @@ class Driver:
 
 
 def _wrong(load: Load, bandwidth: float, labels: int) -> str | None:
-    """What keeps a report from being used; whoever sends it may be mistaken, or worse."""
+    """Why a report cannot be used; its sender may be mistaken, or worse."""
     if not (math.isfinite(load.flops) and load.flops >= 1):
         return f"{load.flops} FLOPS"
     if not (math.isfinite(bandwidth) and bandwidth >= 1):
@@ -422,4 +494,7 @@ _CARRY_OUT: dict[type[do.Command], Callable[[Driver, Any], None]] = {
     do.Refuse: Driver._refuse,
     do.Discard: Driver._discard,
     do.CloseRound: Driver._close_round,
+    do.Nudge: Driver._nudge,
+    do.AnswerOrder: Driver._answer_order,
+    do.Depart: Driver._depart,
 }

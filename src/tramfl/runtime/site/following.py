@@ -10,7 +10,7 @@ import time
 from tramfl.circulation import events as on
 from tramfl.circulation.custody import Record
 from tramfl.notation import NodeId
-from tramfl.runtime.registers.contract import Silent, Standing
+from tramfl.runtime.registers import Silent, Standing
 from tramfl.runtime.site.member import Member
 from tramfl.runtime.site.participation import Participation
 
@@ -45,10 +45,14 @@ class RegisterFollower:
                 continue
             await self._news(standing)
 
+    async def read(self) -> None:
+        """Read the record now. Raises Silent."""
+        await self._news(await self._member.register.look())
+
     async def look(self) -> None:
         """Read the record now, because somebody reports that it has changed."""
         with contextlib.suppress(Silent):
-            await self._news(await self._member.register.look())
+            await self.read()
 
     async def _news(self, standing: Standing) -> None:
         async with self._turn:

@@ -108,6 +108,7 @@ class Participation:
             clock=member.now,
             log=member.log,
             incarnation=self._incarnation.number,
+            folder=member.folder,
         )
         driver.held[member.me] = model.held
         return driver

@@ -11,7 +11,6 @@ Only wiring is here. Each part is a file of its own:
     driver         events in, commands out; services is what the site does for it
     status         pausing, resuming, stopping; starting: a new run
     hosting        answers calls; orders: what an operator asks; report: what the site says about itself
-    leaving        hands the model on when the site ends
 """
 
 from __future__ import annotations
@@ -21,12 +20,11 @@ import contextlib
 
 from tramfl.runtime.journal import Journal
 from tramfl.runtime.loads import Meters
-from tramfl.runtime.registers import LeaseLost, Register, Silent
+from tramfl.runtime.registers import Register, Silent
 from tramfl.runtime.settings import SiteSettings
 from tramfl.runtime.site.following import RegisterFollower
 from tramfl.runtime.site.hosting import Hosting
 from tramfl.runtime.site.lease import keep_lease
-from tramfl.runtime.site.leaving import hand_on
 from tramfl.runtime.site.life import Incarnation, Tasks, alone_in, steady_clock
 from tramfl.runtime.site.member import Member
 from tramfl.runtime.site.metrics import Metrics
@@ -101,7 +99,7 @@ class Parts:
         self._services = Services(member, self._meters, workshop, self._scorer, self._finished, self.tasks)
         self._participation = Participation(member, model, policy, workshop, self._services, incarnation)
         self._following = RegisterFollower(member, self._participation)
-        self._status = RunStatus(register, self._following.look)
+        self._status = RunStatus(self._participation, self._following)
         self.reporter = Reporter(
             member,
             model,
@@ -135,25 +133,16 @@ class Parts:
             self.tasks.start(work)
 
     async def leave(self) -> None:
-        """End so that nobody has to wait: hand the model on, then give up the lease.
-
-        Where only this disk has the newest weights the lease is kept: no other site could take them over, and a quick
-        restart loses nothing.
-        """
+        """End so that nobody has to wait: hand the model on, then give up the lease, unless the machine keeps it."""
         self.hosting.ending = True
         self._member.log("ending")
-        await self._participation.end()
-        with contextlib.suppress(Silent, LeaseLost):
-            if self._participation.driver is not None:
-                await hand_on(self._member, self._participation.driver, self._services)
-        await self._following.look()
+        driver = self._participation.driver
+        release = driver is None or (await driver.leave()).release
         # Before the lease is given up: the task that keeps it would take another.
         await self.end()
-        record, me = self._following.record, self._member.me
-        if record is not None and record.holder == me and record.weights.copies == (me,):
-            return
-        with contextlib.suppress(Silent):
-            await self._member.register.leave()
+        if release:
+            with contextlib.suppress(Silent):
+                await self._member.register.leave()
 
     async def end(self) -> None:
         """Stop everything, and save the history of loads."""

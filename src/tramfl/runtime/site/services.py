@@ -12,6 +12,7 @@ from tramfl.circulation import commands as do
 from tramfl.notation import NodeId
 from tramfl.record import is_past_a_limit
 from tramfl.runtime.loads.meters import Meters
+from tramfl.runtime.site.lease import superseded
 from tramfl.runtime.site.life import Tasks
 from tramfl.runtime.site.member import Member
 from tramfl.runtime.site.status import FinishedRuns
@@ -76,8 +77,8 @@ class Services:
         """A training took `seconds`, beside everything else that ran here."""
         self._meters.trained(samples, seconds)
 
-    def handed_over(self, to: NodeId) -> None:
-        """Ask the new holder to read the record now; the register's own news would reach it a little later."""
+    def nudge(self, to: NodeId) -> None:
+        """Ask another site to read the record now; the register's own news would reach it a little later."""
 
         async def ask() -> None:
             with contextlib.suppress(Unreachable, Refusal):
@@ -108,3 +109,7 @@ class Services:
     def broken(self, error: BaseException) -> None:
         """Something failed that no event covers: the site must end."""
         self._tasks.broken(error)
+
+    def superseded(self) -> None:
+        """Another process of this site has joined the federation since: this one must end."""
+        self._tasks.broken(superseded(self._member))

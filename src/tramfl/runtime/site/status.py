@@ -1,45 +1,52 @@
-"""The status of a run: pausing, resuming and stopping it in the register, and stopping it once it has finished."""
+"""The status of a run: pausing, resuming and stopping it, and stopping it once it has finished.
+
+The round machine of the run carries the orders out (`circulation/ordering.py`); here they are passed to it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
-
-from msgspec.structs import replace
 
 from tramfl.circulation.custody import Record, Status
 from tramfl.runtime.journal import Log
-from tramfl.runtime.registers.contract import LeaseLost, Register, Silent
+from tramfl.runtime.registers import Silent
+from tramfl.runtime.site.driver import DriverEnded
+from tramfl.runtime.site.following import RegisterFollower
+from tramfl.runtime.site.participation import Participation
 
 
 class RunStatus:
     """Changes the status in the record."""
 
-    def __init__(self, register: Register, look: Callable[[], Awaitable[None]]) -> None:
-        """`look` has this site read the record, so that it acts on a change at once."""
-        self._register, self._look = register, look
+    def __init__(self, participation: Participation, following: RegisterFollower) -> None:
+        self._participation, self._following = participation, following
 
-    async def set(self, status: Status, run: str | None = None) -> Record | None:
+    async def set(self, status: Status, run: str | None = None, *, persistent: bool = False) -> Record | None:
         """Pause, resume or stop the run, if it has that name; the record afterwards, None where there is none.
 
-        Raises Silent where the register does not answer: then the change may have been made or not.
+        Raises Silent where the register does not answer: then the change may have been made or not. A persistent
+        order is tried again instead.
         """
         while True:
-            versioned = (await self._register.look()).versioned
-            if versioned is None or run not in (None, versioned.record.run):
+            driver = self._participation.driver
+            if driver is None:
+                await self._following.read()
+                driver = self._participation.driver
+            if driver is None:
+                # No run has begun, or one that ended does not fit this site.
+                return self._following.record
+            if run not in (None, driver.run):
                 return None
-            if versioned.record.status in (status, "stopped"):
-                return versioned.record
-            record = replace(versioned.record, status=status)
             try:
-                swapped = await self._register.swap(versioned.revision, record)
-            except LeaseLost:
-                await self._register.join()
+                record = await driver.order(status, persistent=persistent)
+            except DriverEnded as ended:
+                if self._participation.driver is driver:
+                    raise Silent(str(ended)) from None
                 continue
-            if swapped is not None:
-                await self._look()
-                return record
+            if record is None:
+                raise Silent("it gave no answer to a swap")
+            return record
 
 
 class FinishedRuns:
@@ -66,12 +73,13 @@ class FinishedRuns:
         self.soon(run, "the last target is reached")
 
     async def stop_all(self, status: RunStatus) -> None:
-        """Stop each run in the register, for ever; a register that does not answer is asked again."""
+        """Stop each finished run, one after the other, for ever."""
         while True:
             run = await self._runs.get()
             while True:
                 with contextlib.suppress(Silent):
-                    await status.set("stopped", run)
+                    await status.set("stopped", run, persistent=True)
                     break
+                # Only where the register was silent before the run was known here, or this site is about to end.
                 await asyncio.sleep(0.5)
             self._unstopped -= 1

@@ -1,0 +1,43 @@
+"""The table and the diagram in docs/design.md are those of the machine."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from scripts.phase_table import DOCUMENT, diagram, table, written
+from tramfl.circulation import machine
+from tramfl.circulation.events import AnyEvent
+from tramfl.circulation.machine import Rule
+from tramfl.circulation.phases import Deciding, Left, Phase, Waiting
+
+
+def test_the_table_and_diagram_in_the_design_are_those_of_the_code() -> None:
+    document = DOCUMENT.read_text()
+    assert document == written(document), "out of date: run python scripts/phase_table.py"
+
+
+def test_every_phase_and_every_event_is_in_the_table_and_every_phase_in_the_diagram() -> None:
+    for phase in get_args(Phase):
+        assert phase.__name__ in diagram(), phase
+        assert phase is Left or f"| {phase.__name__} |" in table() or f" {phase.__name__}" in table(), phase
+    for event in get_args(AnyEvent):
+        assert event.__name__ in table(), event
+
+
+def test_a_rule_that_changes_changes_the_table_and_the_diagram(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = table(), diagram()
+
+    def decided(state: object, event: object) -> object:
+        """Toss a coin."""
+
+    monkeypatch.setattr(
+        machine,
+        "PHASES",
+        {**machine.PHASES, (Deciding, machine.Decided): Rule(decided, (Waiting,))},  # type: ignore
+    )
+    monkeypatch.setattr("scripts.phase_table.PHASES", machine.PHASES)
+    assert "| Deciding | Decided | toss a coin | Waiting |" in table()
+    assert table() != before[0]
+    assert diagram() != before[1]
