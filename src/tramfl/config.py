@@ -262,7 +262,7 @@ def _wants_text(path: Sequence[str]) -> bool:
     try:
         return str in _parts(_type_at(Scenario, ".".join(path)))
     except (KeyError, StopIteration):
-        return False  # there is no such key, which whoever reads the table will say
+        return False  # there is no such key; the reader of the table reports it
 
 
 def as_toml(settings: Struct) -> str:

@@ -151,9 +151,10 @@ def test_every_setting_there_is_appears_in_the_files_set_or_as_an_example(cli: C
     cli("init", "fed", "--sites", "a,b,c", "--register", "etcd", "--endpoints", "https://e:2379")
     federation, site = ((tmp_path / "fed" / file).read_text() for file in ("federation.toml", "sites/a/site.toml"))
     leaves = {f.name for f in (*fields(FederationFile), *fields(RegisterSettings), *fields(SiteEntry))}
-    for part in ("partition", "training", "evaluation", "budget"):
+    parts = {"partition", "training", "evaluation", "budget", "record"}
+    for part in parts:
         leaves |= {f.name for f in fields(type(getattr(Scenario(), part)))}
-    leaves |= {f.name for f in fields(Scenario)} - {"partition", "loads", "cost", "training", "evaluation", "budget"}
+    leaves |= {f.name for f in fields(Scenario)} - parts - {"loads", "cost"}
     for key in leaves - {"site", "register", "run", "path"}:
         assert f"\n{key} = " in federation or f"\n# {key} = " in federation, key
     for key in {f.name for f in fields(SiteFile)}:

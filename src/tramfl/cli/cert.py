@@ -130,5 +130,5 @@ def _distinct(shown: list[CertificateFile]) -> Iterator[CertificateFile]:
 
 
 def _grouped(fingerprint: str) -> str:
-    """Sixteen digits will do to tell two apart by eye; all of them are in --format json."""
+    """The first sixteen digits, enough to compare by eye; --format json has all of them."""
     return " ".join(fingerprint[at : at + 4] for at in range(0, 16, 4)) + " ..."

@@ -59,7 +59,7 @@ def compare(
         typer.Option("--grid", metavar="KEY=A,B", help="Vary a key of the scenario, e.g. variance_limit=50,200."),
     ] = None,
     jobs: JobsOption = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Stop every run after so many rounds.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Stop every run after this many rounds.")] = None,
     target: Annotated[str | None, typer.Option(help="Test accuracies to reach, e.g. 0.7,0.9.")] = None,
     set_: SetOption = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write (default: runs/compare).")] = None,
@@ -112,7 +112,7 @@ def play_grid(requests: Sequence[Request], jobs: int | None, ray: str | None, qu
     except KeyboardInterrupt:
         why = "interrupted"
     except BrokenProcessPool:
-        why = "a process that played a run was killed, perhaps for want of memory"
+        why = "a process that played a run was killed, perhaps because memory ran out"
     if why is not None:
         print(f"tramfl: {why}; the same command, without --overwrite, goes on where it stopped.", file=sys.stderr)
         sys.exit(1)

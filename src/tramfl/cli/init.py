@@ -84,8 +84,8 @@ def init(
         enclosed={n: path for n, path in ((ETCD_CA, etcd_ca), (ETCD_PASSWORD, etcd_password)) if path is not None},
     )
     founding.found(plan, folder)
-    told = _told(plan, folder)
-    print(json.dumps(told, indent=2) if format_ is Format.json else _as_text(told))
+    result = _result(plan, folder)
+    print(json.dumps(result, indent=2) if format_ is Format.json else _as_text(result))
 
 
 def _parts(text: str) -> list[str]:
@@ -113,8 +113,8 @@ def _register(kind: RegisterKind, endpoints: str | None) -> RegisterSettings:
     return RegisterSettings(kind="etcd", endpoints=tuple(members))
 
 
-def _told(plan: NewFederation, folder: Path) -> dict[str, Any]:
-    """What a user has to know next."""
+def _result(plan: NewFederation, folder: Path) -> dict[str, Any]:
+    """What the user has to do next."""
     sites = [
         {
             "name": site.name,
@@ -163,27 +163,27 @@ def _notes(plan: NewFederation) -> list[str]:
     return notes
 
 
-def _as_text(told: dict[str, Any]) -> str:
-    sites, first = told["sites"], told["sites"][0]
+def _as_text(result: dict[str, Any]) -> str:
+    sites, first = result["sites"], result["sites"][0]
     width = max(len(site["folder"]) for site in sites) + 1
     many = "1 site" if len(sites) == 1 else f"{len(sites)} sites"
     lines = [
-        f"{told['federation']}: the federation {told['name']!r} of {many}, to train {told['scenario']}.",
+        f"{result['federation']}: the federation {result['name']!r} of {many}, to train {result['scenario']}.",
         "",
         "All sites are on this machine; each runs from its folder and listens on its port:"
-        if told["here"]
+        if result["here"]
         else "Copy each folder to its site, and let the other sites reach its port:",
         *(f"  {site['folder'] + '/':<{width}}  TCP {site['address']}" for site in sites),
         "",
-        f"Keep {told['keep'][0]} here and secret: whoever has it can make sites. No site needs it.",
-        f"{told['keep'][1]} and {Path(told['keep'][2]).name} are the operator's, to act on runs; no site needs them.",
-        f"The certificates last {told['certificate_days']} days; tramfl cert renew makes them last longer.",
-        *told["notes"],
+        f"Keep {result['keep'][0]} here and secret: with it anybody can make sites. No site needs it.",
+        f"{result['keep'][1]} and {Path(result['keep'][2]).name} are the operator's, to act on runs; not for sites.",
+        f"The certificates last {result['certificate_days']} days; tramfl cert renew makes them last longer.",
+        *result["notes"],
         "",
         f"Next, for each site (here {first['name']}), where it runs:",
         f"  {first['preflight']}",
         f"  {first['node']}",
         "then once, here:",
-        f"  {told['start']}",
+        f"  {result['start']}",
     ]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""`tramfl node`: be one site of a federation, until told to stop."""
+"""`tramfl node`: be one site of a federation, until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def node(
     site = read_site(file)
     with os.fdopen(os.dup(2), "wb", buffering=0) as out:
         log = Journal(site.file.site, out)
-        # Before anything of gRPC is there: what its core refuses, it tells only its own log.
+        # Before gRPC starts: its core reports rejected connections only in its own log.
         end = handshakes.watch(log)
         try:
             operating = runtime()

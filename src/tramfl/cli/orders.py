@@ -12,29 +12,34 @@ import typer
 from tramfl.cli.federations import FEDERATION_FILE, FederationArgument, InsecureOption, operator, run
 from tramfl.cli.options import Format, FormatOption
 
+NEW = "Start a new run even though the last one has ended; only its weights are kept."
+
 
 def start(
     file: FederationArgument = FEDERATION_FILE,
     name: Annotated[str | None, typer.Option(help="The run's name (default: the scenario's and the time).")] = None,
-    new: Annotated[bool, typer.Option("--new", help="Begin although a run has ended here.")] = False,
+    new: Annotated[
+        bool,
+        typer.Option("--new", help=NEW),
+    ] = False,
     insecure: InsecureOption = False,
     format: FormatOption = Format.text,
 ) -> None:
-    """Begin a run: every site writes the first weights, and the model starts to travel."""
+    """Start a run: every site writes the first weights, and the model starts to travel."""
     _order(file, "start", insecure, format, name=name, replacing=new)
 
 
 def pause(
     file: FederationArgument = FEDERATION_FILE, insecure: InsecureOption = False, format: FormatOption = Format.text
 ) -> None:
-    """Let the model rest where it is, after the round in hand."""
+    """Pause the run after the round under way; the model stays where it is."""
     _order(file, "pause", insecure, format)
 
 
 def resume(
     file: FederationArgument = FEDERATION_FILE, insecure: InsecureOption = False, format: FormatOption = Format.text
 ) -> None:
-    """Let a paused run go on."""
+    """Resume a paused run."""
     _order(file, "resume", insecure, format)
 
 

@@ -18,7 +18,7 @@ def preflight(
     insecure: InsecureOption = False,
     format: FormatOption = Format.text,
 ) -> None:
-    """Check certificates, port, register, model and data, disk, and that every peer answers; say what to fix."""
+    """Check certificates, port, register, model and data, disk, and that every peer answers; print what to fix."""
     need_linux()
     runtime()
     from tramfl.runtime.operator import preflight as checks

@@ -27,7 +27,7 @@ IMAGENET_ACCURACY = 0.93
 """What a ResNet-18 pre-trained on ImageNet is commonly said to reach on CIFAR-10; a reference point, not measured."""
 QUICK_SAMPLES = 20_000
 REFERENCE_SAMPLES = 10_000
-"""Samples of the IID run that sets targets of our own: the same however long the runs are, so that targets stay."""
+"""Samples of the IID run that sets targets of our own: the same for runs of any length, so that the targets stay."""
 
 
 class PaperDataset(StrEnum):
@@ -49,14 +49,14 @@ class PaperLayout(StrEnum):
 def reproduce(
     dataset: Annotated[list[PaperDataset] | None, typer.Option(help="Only this data set.")] = None,
     scenario: Annotated[list[PaperLayout] | None, typer.Option(help="Only this layout of nodes.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Repeat every run so often (default: 2).")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds of every run (default: 2).")] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="MNIST, 5-uneven, one seed: a look in a few minutes.")
     ] = False,
     weights: Annotated[
         Path | None, typer.Option(help="Pre-trained ResNet-18 for cifar10: .safetensors or torchvision's .pth.")
     ] = None,
-    samples: Annotated[int | None, typer.Option(min=1, help="End a run after so many samples.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="End a run after this many samples.")] = None,
     set_: SetOption = None,
     out: Annotated[Path, typer.Option(help="Folder to write.")] = Path("runs/reproduction"),
     jobs: JobsOption = None,

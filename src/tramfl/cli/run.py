@@ -44,7 +44,7 @@ def run(
     scenario: ScenarioArgument = None,
     policy: Annotated[str | None, typer.Option(help="Who decides: load-aware, random, time-first, ...")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same run.")] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Stop after so many rounds.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Stop after this many rounds.")] = None,
     target: Annotated[str | None, typer.Option(help="Test accuracies to reach, e.g. 0.7,0.9.")] = None,
     set_: SetOption = None,
     app: Annotated[
@@ -140,7 +140,7 @@ def _resumed(
     given = scenario_from(scenario) if scenario is not None else before
     if given.name != before.name:
         raise BadInput(f"{out} holds a run of {before.name}, not of {scenario}; leave the scenario out.")
-    # A file may have been edited since: its budget counts, and whatever else differs is refused later.
+    # A file may have been edited since: its budget counts, and any other difference is rejected later.
     edited = scenario is not None and scenario.endswith(".toml")
     base = replace(given, policy=before.policy, seed=before.seed) if edited else before
     return changed(base, str(out), sets, **keys), out, folder.resolved()

@@ -1,4 +1,4 @@
-"""`tramfl status`: the record, who is alive, what everybody does, and how well times were predicted."""
+"""`tramfl status`: the record, the sites and what each does, and how well times were predicted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def status(
     file: FederationArgument = FEDERATION_FILE,
-    rounds: Annotated[int, typer.Option(min=0, help="Show so many of the last rounds.")] = 5,
+    rounds: Annotated[int, typer.Option(min=0, help="Show this many of the last rounds.")] = 5,
     insecure: InsecureOption = False,
     format: FormatOption = Format.text,
 ) -> None:
@@ -93,5 +93,5 @@ def _cells(site: SiteStatus) -> tuple[str, ...]:
 
 
 def _short(reason: str | None) -> str:
-    """The end of gRPC's long stories is what happened."""
+    """The last part of gRPC's message is the cause."""
     return (reason or "").rpartition(": ")[2] or "?"

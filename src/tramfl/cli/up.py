@@ -46,7 +46,7 @@ def up(
     sites: Annotated[int, typer.Option(min=1, max=100, help="How many sites.")] = 5,
     policy: Annotated[str | None, typer.Option(help="Who decides: load-aware, random, time-first, ...")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same first model.")] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Stop after so many rounds.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Stop after this many rounds.")] = None,
     target: Annotated[str | None, typer.Option(help="Test accuracies to reach, e.g. 0.7,0.9.")] = None,
     set_: SetOption = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write (default: runs/up-SCENARIO-POLICY-SEED).")] = None,

@@ -25,14 +25,15 @@ def watch(
         str, typer.Option(help="Address to listen on; any but this machine's own needs the token in the URL.")
     ] = LOOPBACK,
     token: Annotated[
-        str | None, typer.Option(help="What a watcher must show (default: drawn at random where one is needed).")
+        str | None,
+        typer.Option(help="Secret in the URL (default: drawn at random where one is needed)."),
     ] = None,
     insecure: InsecureOption = False,
 ) -> None:
     """Watch a run in the browser: the model on its way between the sites, live or as a replay."""
 
     def announce(url: str) -> None:
-        print(f"Watch {what} at {url}\nPress Ctrl-C to stop; the run does not mind.", flush=True)
+        print(f"Watch {what} at {url}\nPress Ctrl-C to stop watching; the run goes on.", flush=True)
 
     if what.suffix != ".toml":
         serve(FolderSource(what), host, port, token, announce)

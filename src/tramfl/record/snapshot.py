@@ -14,15 +14,15 @@ from tramfl.notation import NodeId
 from tramfl.record.folder import ClockKind
 
 RunState = Literal["preparing", "running", "finished", "interrupted", "stopped"]
-"""Stopped: nobody is at work on the run, and it left no word how it ended."""
+"""Stopped: no process works on the run, and it left no summary."""
 Doing = Literal[
     "unknown", "resting", "gathering", "deciding", "sending", "receiving", "training", "storing", "waiting"
 ]
-"""Unknown: the source cannot tell; a watcher then goes by the rows."""
+"""Unknown: the source does not know; a watcher then goes by the rows."""
 
 
 class SiteNow(Struct, frozen=True, kw_only=True):
-    """One site at this moment; None and `unknown` stand for what the source cannot tell."""
+    """One site at this moment; None and `unknown` stand for what the source does not know."""
 
     name: str
     alive: bool = True

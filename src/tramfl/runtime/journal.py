@@ -1,4 +1,4 @@
-"""What a site says of itself while it works: one JSON line an event, with run, epoch and round."""
+"""A site's log: one JSON line per event, with run, epoch and round."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from tramfl.scheduling.predictors import predictor_names
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 """A site's name is also a name in its certificate."""
 OPERATOR = "operator"
-"""Who is no site, but may act on a run."""
+"""The name of the operator, who is no site but may act on a run."""
 
 
 class SiteEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -95,7 +95,7 @@ class Federation(Struct, frozen=True):
 
     @property
     def limits(self) -> Limits:
-        """How long to wait for what."""
+        """The time limits of the round machine."""
         file = self.file
         return Limits(
             load_reply=file.load_reply_seconds,
@@ -231,7 +231,7 @@ def host_and_port(address: str, source: str) -> tuple[str, int]:
 
 
 def _place(host: str, port: int) -> tuple[str, int]:
-    """The same for every spelling of an address; what names stand for is not asked."""
+    """The same for every spelling of an address; names are not looked up."""
     try:
         return str(ipaddress.ip_address(host)), port
     except ValueError:

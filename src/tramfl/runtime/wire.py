@@ -20,7 +20,7 @@ CHUNK_BYTES = 1 << 20
 
 
 class AskLoad(Struct, frozen=True, forbid_unknown_fields=True):
-    """What can you spare in this round?"""
+    """Ask what a site can spare in this round."""
 
     run: str
     round: int
@@ -57,7 +57,7 @@ class Accepted(Struct, frozen=True, forbid_unknown_fields=True, tag="accepted"):
 
 
 class Refused(Struct, frozen=True, forbid_unknown_fields=True, tag="refused"):
-    """It was not taken."""
+    """The model was rejected."""
 
     reason: str
 
@@ -73,7 +73,7 @@ class Order(Struct, frozen=True, forbid_unknown_fields=True):
     run: str = ""
     """prepare, start: the name of the run that is to begin."""
     replacing: bool = False
-    """start: begin although an earlier run has ended here."""
+    """start: start a new run even though the last one has ended; only its weights are kept."""
 
 
 class Prepared(Struct, frozen=True):
@@ -88,7 +88,7 @@ class Prepared(Struct, frozen=True):
 
 
 class SiteReport(Struct, frozen=True):
-    """What a site says of itself."""
+    """What a site reports about itself."""
 
     site: str
     doing: str
@@ -120,7 +120,7 @@ class SiteReport(Struct, frozen=True):
 
 
 class OrderResult(Struct, frozen=True):
-    """What came of an order."""
+    """The result of an order."""
 
     done: bool
     message: str
@@ -132,7 +132,7 @@ class OrderResult(Struct, frozen=True):
 
 
 class AskRows(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which rounds went how?"""
+    """Ask for the rows of rounds `first` to `last`."""
 
     run: str
     first: int
@@ -146,7 +146,7 @@ class Rows(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AskModel(Struct, frozen=True, forbid_unknown_fields=True):
-    """Give me these weights, from this byte on."""
+    """Ask for weights, from this byte on."""
 
     digest: Digest
     offset: int = 0

@@ -126,5 +126,5 @@ def torch_left_alone() -> AbstractContextManager[None]:
     try:
         from tramfl.learning.training.learner import threads_as_they_were
     except ImportError:
-        return nullcontext()  # who trains is told that it is missing
+        return nullcontext()  # a run that trains reports that it is missing
     return threads_as_they_were()

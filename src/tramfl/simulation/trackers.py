@@ -149,7 +149,7 @@ class _MLflow:
             self._client.log_batch(self._run, metrics=[Metric(n, v, at, row.round) for n, v in _figures(row)])
 
     def end(self, status: str) -> None:
-        """Tell how it ended."""
+        """Report how the run ended."""
         with self._speaking():
             self._client.set_terminated(self._run, self.STATUS[status])
 

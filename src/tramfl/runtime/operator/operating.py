@@ -1,4 +1,4 @@
-"""An operator's hand on a federation: ask every site how it is, order one of them, fetch rows and the model.
+"""An operator's access to a federation: ask every site for its status, give orders, fetch rows and the model.
 
 Nothing here reaches the register: sites do, and any one that answers will do.
 """
@@ -63,7 +63,7 @@ class FederationStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def rests(self) -> bool:
-        """Whether the run has come to rest: no site changes the record any more unless it is told to.
+        """Whether the run has come to rest: no site changes the record any more without a new order.
 
         The run is paused or stopped, its last round is committed and tested, and the weights are at two sites; at
         one, where no other site is left to take them. Only the holder moves a run on, so it is the holder's own
@@ -152,7 +152,7 @@ class Operator:
             return str(error)
 
     async def order(self, order: Order, seconds: float = START_SECONDS) -> str:
-        """Have an order carried out by the first site that answers; BadInput where it cannot be."""
+        """Give an order to the first site that answers; BadInput where none carries it out."""
         status = await self.status()
         if not status.answering:
             reasons = "; ".join(f"{s.site}: {s.why_not}" for s in status.sites)
@@ -232,7 +232,7 @@ class Operator:
             if model is None:
                 raise BadInput(f"no run has begun in {self.federation.file.name!r}: there is no model to fetch.")
             there = [n for n in model.copies if n in status.answering]
-            # It has not moved on: who could not give them a moment ago cannot now.
+            # The same weights again: the sites that could not give them a moment ago cannot now.
             if not there or model.digest == tried:
                 break
             tried = model.digest
@@ -249,7 +249,7 @@ class Operator:
 
 
 def _forget_parts(to: Path, begun: bool) -> None:
-    """Parts of weights without a byte in them; with `begun`, all: newer weights are there."""
+    """Delete empty parts; with `begun` all parts, since newer weights have been fetched."""
     for part in to.parent.glob(f"{to.name}.*.part"):
         if begun or part.stat().st_size == 0:
             part.unlink()
@@ -269,7 +269,7 @@ def operator_from(path: Path, insecure: bool) -> Operator:
 
 
 def site_credentials(site: SiteSettings, insecure: bool) -> Credentials | None:
-    """Who a site is; None, for everybody is trusted, only on loopback and only if asked for."""
+    """A site's credentials; None, which trusts everybody, only with `insecure` and only on loopback."""
     if insecure:
         check_loopback(site.federation)
         return None
@@ -278,7 +278,7 @@ def site_credentials(site: SiteSettings, insecure: bool) -> Credentials | None:
 
 
 def _credentials_of(name: str, authorities: Path, certificate: Path, key: Path) -> Credentials:
-    """Whoever is called `name`; BadInput names the files that do not show it. gRPC only fails, and says not why."""
+    """The credentials of `name`; BadInput names files that do not fit, where gRPC would fail without a reason."""
     found = Credentials.from_files(authorities, certificate, key)
     sources = str(certificate), str(key), str(authorities)
     if wrong := unfit(found.certificate, found.key, found.authorities, name, sources=sources):
@@ -290,7 +290,7 @@ def _credentials_of(name: str, authorities: Path, certificate: Path, key: Path) 
 
 
 def check_loopback(federation: Federation) -> None:
-    """Refuse to do without certificates on any real network."""
+    """BadInput where a site without certificates would be reachable from other machines."""
     for entry in federation.file.site:
         host, _ = host_and_port(entry.address, str(federation.path))
         if not is_loopback(host):

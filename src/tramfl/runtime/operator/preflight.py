@@ -43,7 +43,7 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 async def preflight(site: SiteSettings, insecure: bool) -> AsyncIterator[Finding]:
-    """Look at everything, in the order in which it would fail."""
+    """Check everything, in the order in which it would fail."""
     certificates = _certificates(site, insecure)
     yield certificates
     yield _port(site)
@@ -51,7 +51,7 @@ async def preflight(site: SiteSettings, insecure: bool) -> AsyncIterator[Finding
     yield register
     model, built, size = await _model(site)
     yield model
-    # One that has stopped keeps nobody from the next.
+    # A run that has stopped does not keep a site from the next.
     if record is not None and record.status != "stopped":
         yield _run(site, record, built)
     yield _disk(site, size)
@@ -131,7 +131,7 @@ async def _register(site: SiteSettings) -> tuple[Finding, Record | None]:
 
 
 def _run(site: SiteSettings, record: Record, built: Built | None) -> Finding:
-    """Whether the run under way is one that this site can take part in: a node would end with it."""
+    """Whether this site can take part in the run under way; a site that cannot would end at once."""
     labels = len(record.ledger.used)
     if wrong := misfit(record, site.federation, len(built.held) if built is not None else labels):
         return _bad("run", wrong)
@@ -151,10 +151,10 @@ async def _model(site: SiteSettings) -> tuple[Finding, Built | None, int]:
         await workshop.close()
     held = ", ".join(f"{name}: {count:,}" for name, count in zip(built.labels, built.held, strict=True) if count)
     if not any(built.held):
-        told = "the site's data has no training samples; it could never train."
-        return _bad("model and data", told), built, made.size
-    told = f"{made.size / 1e6:,.3g} MB of weights, {built.flops / 1e9:,.2f} GFLOPS in a short trial; holds {held}"
-    return _good("model and data", told), built, made.size
+        message = "the site's data has no training samples; it could never train."
+        return _bad("model and data", message), built, made.size
+    message = f"{made.size / 1e6:,.3g} MB of weights, {built.flops / 1e9:,.2f} GFLOPS in a short trial; holds {held}"
+    return _good("model and data", message), built, made.size
 
 
 def _disk(site: SiteSettings, size: int) -> Finding:
@@ -171,8 +171,8 @@ def _disk(site: SiteSettings, size: int) -> Finding:
         return _bad("disk", f"{place} cannot be written: {why}; make room there, or set `state` in {site.path}.")
     wanted = COPIES * size + SPARE_BYTES
     if free < wanted:
-        told = f"{place} has {free / 1e6:,.1f} MB free, and the run needs {wanted / 1e6:,.1f} MB"
-        return _bad("disk", f"{told}; make room there, or set `state` in {site.path}.")
+        message = f"{place} has {free / 1e6:,.1f} MB free, and the run needs {wanted / 1e6:,.1f} MB"
+        return _bad("disk", f"{message}; make room there, or set `state` in {site.path}.")
     return _good("disk", f"{place} has {free / 1e9:,.1f} GB free")
 
 
@@ -203,7 +203,7 @@ async def _peer(site: SiteSettings, peers: Peers, node: NodeId) -> Finding:
 
 
 def _compared(site: SiteSettings, check: str, report: SiteReport, began: float, ended: float) -> Finding:
-    # Whenever between question and answer it looked at its clock: a slow link is no wrong clock.
+    # The site may have read its clock at any time between question and answer: a slow link is not a wrong clock.
     ahead, behind = report.at - ended, began - report.at
     if max(ahead, behind) > SKEW_SECONDS:
         off = f"{ahead:,.1f} s ahead of" if ahead > 0 else f"{behind:,.1f} s behind"

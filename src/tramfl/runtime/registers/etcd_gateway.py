@@ -2,7 +2,7 @@
 
 What matters here is what a failure says. A connection that could not be opened says that nothing was asked: another
 member may be asked instead. An answer that is late, broken or 5xx says nothing at all, and what may have been done
-must not be asked for again: the caller is told `Silent` and reads before it acts. Only 4xx is a refusal.
+must not be asked for again: the caller gets `Silent` and reads the record before it acts. Only 4xx is a refusal.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from tramfl.runtime.settings import RegisterSettings
 Json = dict[str, Any]
 
 BROKEN = (httpx.HTTPError, OSError)
-"""Faults of TLS that come after the handshake, as that of a certificate refused, httpx passes on as they are."""
+"""httpx does not wrap TLS errors after the handshake, such as that of a rejected certificate."""
 TOKEN_FAULTS = ("invalid auth token", "revision of auth store is old", "user name is empty")
-"""What etcd says when a token has expired, was lost in a restart, or is older than a change of its users."""
+"""etcd's messages for a token that has expired, was lost in a restart, or is older than a change of users."""
 
 SIZE_FAULTS = ("request is too large", "message larger than max")
-"""What etcd says of more than it takes at once, 1.5 MiB unless it was told otherwise."""
+"""etcd's message for a request that is too large; its limit is 1.5 MiB by default."""
 
 
 class Unreached(Exception):
-    """No connection was made: whatever it was, it was not asked."""
+    """No connection was made, so nothing was requested."""
 
 
 class Ambiguous(Exception):
-    """It was asked, perhaps, and done, perhaps."""
+    """The request may have been sent, and may have been carried out."""
 
 
 class RefusedByEtcd(Exception):
-    """It was asked and not done."""
+    """The request was sent and not carried out."""
 
 
 def text(value: str | bytes) -> str:
@@ -67,7 +67,7 @@ class Gateway:
         self._signing_in = asyncio.Lock()
         self._current = 0
         self._has_answered = False
-        # Settings of the environment, as proxies, are for the web and not for a register.
+        # Proxies from the environment are for the web, not for a register.
         self._client = httpx.AsyncClient(
             verify=_trust(settings), trust_env=False, limits=httpx.Limits(keepalive_expiry=60)
         )
@@ -89,12 +89,12 @@ class Gateway:
         timeout = httpx.Timeout(self._timeout, read=60)
         try:
             await self._sign_in_if_needed(endpoint, self._timeout)
-            # A member that has lost the others shall end the stream, not go quiet.
+            # A member without a quorum must end the stream, not stay silent.
             headers = {**self._headers(), "Grpc-Metadata-hasleader": "true"}
             url = f"{endpoint}/v3/{path}"
             async with self._client.stream("POST", url, json=body, headers=headers, timeout=timeout) as response:
                 if response.status_code != httpx.codes.OK:
-                    self._token = None  # the likeliest reason; a fresh one costs little
+                    self._token = None  # an old token is the likeliest reason, and a new one costs little
                     return
                 async for line in response.aiter_lines():
                     yield msgspec.json.decode(line)
@@ -110,7 +110,7 @@ class Gateway:
         reasons: list[Exception] = []
         for others in reversed(range(len(self._endpoints))):
             endpoint, left = self._endpoints[self._current], max(0.001, deadline - time.monotonic())
-            # Half of the time for each but the last: one that hangs must leave some for those that do not.
+            # Half of the remaining time for each but the last: a member that hangs must leave time for the others.
             patience = left / 2 if others else left
             try:
                 return await self._ask_signed_in(endpoint, path, body, patience, patience if repeatable else left)
@@ -151,7 +151,7 @@ class Gateway:
                 try:
                     answer = await self._post(endpoint, "auth/authenticate", credentials, patience, patience)
                 except Ambiguous as error:
-                    raise Unreached(str(error)) from error  # nothing was asked yet of what is to be asked
+                    raise Unreached(str(error)) from error  # only the login failed: the request itself was not sent
                 self._token = str(answer.get("token", ""))
 
     async def _post(self, endpoint: str, path: str, body: Json, connect: float, read: float) -> Json:
@@ -173,11 +173,11 @@ class Gateway:
                 answer: Json = msgspec.json.decode(response.content, type=dict[str, Any])
             except msgspec.DecodeError as error:
                 raise Ambiguous(f"{endpoint} gave an answer that is not JSON: {error}") from error
-            # Leases are granted to anybody: only who was let near the keys has been let in.
+            # etcd grants leases without permission; only access to the keys shows that the user may work.
             self._has_answered = self._has_answered or path.startswith("kv/")
             return answer
         message = _message(response)
-        # 408 is how the gateway says that a call was cancelled, which may be after it was carried out.
+        # The gateway answers 408 for a cancelled call, which may have been carried out.
         if 400 <= status < 500 and status != httpx.codes.REQUEST_TIMEOUT:
             raise RefusedByEtcd(message)
         raise Ambiguous(f"{endpoint}: {message}")
@@ -186,7 +186,7 @@ class Gateway:
         return {} if self._token is None else {"Authorization": self._token}
 
     def _turn_from(self, endpoint: str) -> None:
-        """Ask another member from now on, unless a call beside this one has turned already."""
+        """Use another member from now on, unless a parallel call has switched already."""
         if self._endpoints[self._current] == endpoint:
             self._current = (self._current + 1) % len(self._endpoints)
 
@@ -199,7 +199,7 @@ class Gateway:
                         f"etcd cannot be spoken to ({fault}): check the register's endpoints, authorities, "
                         "certificate and key."
                     )
-        # Where one side speaks TLS and the other does not, or a certificate is missing, etcd may just hang up.
+        # Where only one side uses TLS, or a certificate is missing, etcd may just close the connection.
         hint = "; it has never answered: check http or https, and whether it asks for a certificate"
         hint = "" if self._has_answered else hint
         return Silent("; ".join(str(reason) for reason in reasons) + hint)
@@ -239,7 +239,7 @@ def _checked(endpoint: str) -> str:
 
 
 def _trust(settings: RegisterSettings) -> ssl.SSLContext:
-    """Whom to believe, and what to show."""
+    """The authorities to trust, and the certificate to present."""
     if (settings.certificate is None) != (settings.key is None):
         raise BadInput("register.certificate and register.key belong together; give both or neither.")
     context = _believing(settings.authorities)

@@ -59,7 +59,7 @@ class FinishedRuns:
 
     @property
     def busy(self) -> bool:
-        """Whether the register is still to be told of a run's end."""
+        """Whether a run's end is not in the register yet."""
         return self._unstopped > 0
 
     def soon(self, run: str, reason: str) -> None:

@@ -36,12 +36,12 @@ class _Bench:
         self._learner: SiteLearner | None = None
 
     def do(self, request: Job) -> JobResult:
-        """Carry a request out; whatever the site's own code raises becomes an answer."""
+        """Carry out a request; an exception of the site's own code becomes a result."""
         try:
             return self._do(request)
         except BadInput as error:
             return Failed(str(error), expected=True)
-        except Exception as error:  # the model and the data are a stranger's code
+        except Exception as error:  # the model and the data are the site's own code
             return Failed(f"{type(error).__name__}: {error}", expected=False)
 
     def _do(self, request: Job) -> JobResult:
@@ -76,7 +76,7 @@ class _Bench:
 def main() -> None:
     """The process that trains: requests on standard input, results on what was standard output."""
     answers = os.fdopen(os.dup(1), "wb")
-    # The site's own code may print: that belongs into the log, not among the results.
+    # The site's own code may print: that goes to the log, not among the results.
     os.dup2(2, 1)
     requests: queue.SimpleQueue[Job] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(sys.stdin.buffer, requests), daemon=True).start()
@@ -89,7 +89,7 @@ def main() -> None:
 
 
 def _listen(source: BinaryIO, requests: queue.SimpleQueue[Job]) -> None:
-    """Take requests in; when the site is gone, so is this process, even in the middle of a training."""
+    """Read requests; when the site is gone, end this process, even in the middle of a training."""
     decode = msgspec.msgpack.Decoder(Job).decode
     while True:
         head = source.read(LENGTH.size)

@@ -42,7 +42,7 @@ class Note(Struct, frozen=True):
 class TestedRounds:
     """The tested rounds of the run at hand, from every site, as far as the register has them."""
 
-    __test__ = False  # not a test class, whatever pytest makes of its name
+    __test__ = False  # pytest must not collect it
 
     def __init__(self, register: Register) -> None:
         self._register = register

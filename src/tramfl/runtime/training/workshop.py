@@ -26,11 +26,11 @@ from tramfl.runtime.journal import Log
 from tramfl.runtime.settings import SiteSettings
 
 LENGTH = struct.Struct("<I")
-"""Comes before every message."""
+"""The length before every message."""
 REOPEN_PAUSES = (1.0, 5.0, 30.0)
 """Seconds between two tries to start a process that dies while it loads."""
 STUCK_SECONDS = 3.0
-"""Nobody gives up waiting for a turn after so long unless a deadline has passed."""
+"""A caller that gives up its turn after this long had a deadline, so the process is taken to hang."""
 
 
 class Build(Struct, frozen=True, tag=True):
@@ -87,17 +87,17 @@ Job = Build | MakeInitial | TrainOn | Score
 
 
 class Built(Struct, frozen=True, tag=True):
-    """Model and data are there."""
+    """Model and data are loaded."""
 
     labels: tuple[str, ...]
     held: tuple[int, ...]
     cost: ModelCost
     flops: float
-    """What this machine did in a short trial."""
+    """FLOPS of this machine in a short trial."""
 
 
 class NewWeights(Struct, frozen=True, tag=True):
-    """New weights lie in the file that was asked for."""
+    """New weights are in the requested file."""
 
     digest: Digest
     size: int
@@ -105,13 +105,13 @@ class NewWeights(Struct, frozen=True, tag=True):
 
 
 class Scored(Struct, frozen=True, tag=True):
-    """How good they are."""
+    """The scores of the weights."""
 
     scores: Scores
 
 
 class Failed(Struct, frozen=True, tag=True):
-    """It could not be done."""
+    """The request failed."""
 
     reason: str
     expected: bool
@@ -123,7 +123,7 @@ R = TypeVar("R", Built, NewWeights, Scored)
 
 
 class WorkFailed(Exception):
-    """The workshop could not do what it was asked."""
+    """The training process failed a request, or died."""
 
 
 class Workshop:
@@ -159,7 +159,7 @@ class Workshop:
         return await self._ask(MakeInitial(str(to)), NewWeights)
 
     async def train(self, parent: Path, samples: Sequence[int], round_: int, to: Path) -> NewWeights:
-        """Step 4."""
+        """Train: Step 4 of a round."""
         return await self._ask(TrainOn(str(parent), tuple(samples), round_, str(to)), NewWeights)
 
     async def score(self, weights: Path, targets: Sequence[float]) -> Scores:
@@ -178,7 +178,7 @@ class Workshop:
             await process.wait()
 
     async def _ask(self, request: Job, kind: type[R]) -> R:
-        """One request, one result. Whoever stops waiting leaves a process that nobody listens to: it is ended."""
+        """Send one request and return its result. A cancelled call ends the process, which cannot be interrupted."""
         async with self._turn_for():
             try:
                 if self._process is None or self._process.returncode is not None:
@@ -188,20 +188,20 @@ class Workshop:
                 await self.close()
                 if isinstance(error, asyncio.CancelledError):
                     raise
-                raise WorkFailed("the process that trains has died; it is started anew") from None
+                raise WorkFailed("the process that trains has died; it is started again") from None
             finally:
                 if self._process is None:
-                    # Loading takes a while: the next training should not have to wait for it.
+                    # Start it again at once: loading takes a while, and the next training should not wait for it.
                     self._reopening = asyncio.create_task(self._reopen())
 
     @contextlib.asynccontextmanager
     async def _turn_for(self) -> AsyncIterator[None]:
-        """A turn at the process. Whoever gives up after a long wait found it at work on something that hangs."""
+        """A turn at the process. A caller that gives up after a long wait ends the process, which hangs."""
         asked = time.monotonic()
         try:
             await self._turn.acquire()
         except asyncio.CancelledError:
-            # One that is still loading is not stuck: to end it would only make it start over.
+            # A process that is still loading does not hang; ending it would only start the loading again.
             if self._loaded and time.monotonic() - asked >= STUCK_SECONDS:
                 await self.close()
             raise
@@ -211,7 +211,7 @@ class Workshop:
             self._turn.release()
 
     async def _reopen(self) -> None:
-        """Until there is a process again: a site that cannot train is never asked to, and would not notice."""
+        """Try until there is a process again: a site that cannot train gets no request that would start one."""
         for pause in itertools.chain((0.0,), REOPEN_PAUSES, itertools.repeat(REOPEN_PAUSES[-1])):
             await asyncio.sleep(pause)
             async with self._turn:
@@ -222,7 +222,7 @@ class Workshop:
                     return
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
-        """A process that ends while nobody asks it for anything, for want of memory perhaps, is started anew."""
+        """Restart a process that ends between requests, for example because memory ran out."""
         code = await process.wait()
         if self._process is process and not self._turn.locked():
             if self._log is not None:
@@ -244,7 +244,7 @@ class Workshop:
             await self.close()
             raise WorkFailed(f"the process that trains died while it loaded model and data ({error})") from None
         except BaseException:
-            # Its answer would be taken for that to the next question.
+            # Otherwise its late answer would be taken for the answer to the next request.
             await self.close()
             raise
         self._loaded = True

@@ -4,13 +4,13 @@ Six methods. Load, Probe and Carry are for sites; Order, Rows and Model for the 
 
     Load     AskLoad -> Load
     Probe    up to 1 MiB of anything -> nothing, to learn the bandwidth
-    Carry    Consignment, then (once told to proceed) frames of 8 bytes offset and up to 1 MiB
+    Carry    Consignment, then (after Proceed) frames of 8 bytes offset and up to 1 MiB
              -> Proceed(offset) | Refused, then Accepted | Refused
     Order    Order -> OrderResult
     Rows     AskRows -> Rows, in as many messages as they take
     Model    AskModel -> 8 bytes size, then chunks
 
-Without credentials the speaker's name is whatever it says in the metadata `tramfl-site`: everybody on the machine is
+Without credentials the caller's name is the metadata `tramfl-site`, unchecked: every process of the machine is
 trusted, so it works on loopback only.
 """
 

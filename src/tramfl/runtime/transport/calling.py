@@ -52,14 +52,14 @@ from tramfl.runtime.wire import (
 )
 
 PAUSES = (0.1, 0.3, 1.0, 2.0, 4.0)
-"""Seconds before each new try of a transfer that got nowhere; one that moved starts over with the first."""
+"""Seconds before each retry of a transfer; a try that moved bytes starts again with the first pause."""
 MOST_TRIES = 100
 CONNECT_SECONDS = 5
-"""How long reaching a site and shaking hands may take."""
+"""How long connecting to a site, handshake included, may take."""
 PROBE_BYTES = (0, *(1 << n for n in range(14, 21)))
-"""16 KiB to 1 MiB; the empty one tells what the way there and back takes."""
+"""Nothing, then 16 KiB to 1 MiB; the empty probe measures the latency."""
 PROBE_SECONDS = 0.05
-"""A probe that took so long says enough."""
+"""A probe that took this long is precise enough; larger ones are left out."""
 REFUSALS = frozenset(
     {
         grpc.StatusCode.PERMISSION_DENIED,
@@ -73,7 +73,7 @@ REFUSALS = frozenset(
 )
 
 Progress = Callable[[int], None]
-"""Told how many bytes of the file have gone: first where the transfer starts or resumes, then after each chunk."""
+"""Called with the bytes sent: first the offset where the transfer starts or resumes, then after each chunk."""
 T = TypeVar("T", bound=Struct)
 
 
@@ -82,11 +82,11 @@ class Unreachable(Exception):
 
 
 class TransferRefused(Refusal):
-    """The receiver will not take the model."""
+    """The receiver rejected the model."""
 
 
 class Peers:
-    """The other sites, as one site or the operator reaches them."""
+    """Calls the other sites, for one site or for the operator."""
 
     def __init__(self, federation: Federation, me: str, credentials: Credentials | None) -> None:
         self._federation = federation
@@ -192,7 +192,7 @@ class Peers:
             return answer
 
     async def _timed_probe(self, node: NodeId, size: int, seconds: float) -> float:
-        payload = bytes(size)  # nothing on the way compresses
+        payload = bytes(size)  # zeros will do, since nothing on the way compresses
         began = time.perf_counter()
         await self._unary(node, "Probe", payload, seconds)
         return time.perf_counter() - began
@@ -236,7 +236,7 @@ class Peers:
         return ((SITE_KEY, self._me),) if self._credentials is None else ()
 
     def _channel(self, node: NodeId) -> Any:
-        """The connection to a site, kept open; whoever answers there must prove to be that site."""
+        """The connection to a site, kept open; TLS checks that the peer is that site."""
         if node not in self._channels:
             site = self._federation.file.site[node]
             settings = options(
@@ -257,7 +257,7 @@ class Peers:
 
     @contextlib.asynccontextmanager
     async def _errors(self, node: NodeId, refusal: type[Refusal] = Refusal) -> AsyncIterator[None]:
-        """gRPC's errors in our words."""
+        """A gRPC error as Refusal or Unreachable."""
         try:
             yield
         except grpc.aio.AioRpcError as error:
@@ -272,7 +272,7 @@ class Peers:
             raise Unreachable(f"{self._name(node)} cannot be called any more: {error}") from None
 
     async def _renew(self) -> None:
-        """After a failure: a renewed certificate needs a new connection."""
+        """Close the connection after a failure: a renewed certificate needs a new one."""
         if self._credentials is None or (now := self._credentials.renewed()) == self._credentials:
             return
         self._credentials = now
@@ -299,7 +299,7 @@ class Download:
         os.close(self._file)
 
     def expect(self, size: int) -> None:
-        """So many bytes it will have in all. Raises StoreFull if there is no room."""
+        """The file will have `size` bytes. Raises StoreFull if there is no room."""
         room = os.statvfs(self._path.parent)
         if (free := room.f_bavail * room.f_frsize) < size - self.offset:
             raise StoreFull(
@@ -319,7 +319,7 @@ class Download:
             view = view[written:]
 
     def finished(self, digest: Digest, to: Path) -> bool:
-        """Put the file in its place if it is whole and what it should be; start over if it is another."""
+        """Move the file into place if it is complete and has the right digest; start over if the digest is wrong."""
         if self.offset < self._size:
             return False
         if self._hash.hexdigest() != digest:
@@ -333,7 +333,7 @@ class Download:
 
 
 class _Meter:
-    """Passes progress on, and knows whether there was any."""
+    """Passes progress on, and remembers whether there was any."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -348,7 +348,7 @@ class _Meter:
 
 
 class _Frames:
-    """Chunks of a file as they travel, each put together in the same memory."""
+    """Chunks of a file as frames, each built in the same buffer."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -360,9 +360,9 @@ class _Frames:
         view[:OFFSET_BYTES] = offset.to_bytes(OFFSET_BYTES, "big")
         data = [view[OFFSET_BYTES:]]
         try:
-            # What the system has in memory, as it has weights that were just stored, need not wait for a thread.
+            # Pages in memory, such as those of weights just stored, are read without a thread.
             count = os.preadv(self._file, data, offset, os.RWF_NOWAIT)
-        except OSError:  # not in memory, or a file system that cannot tell
+        except OSError:  # not in memory, or a file system without RWF_NOWAIT
             count = await asyncio.to_thread(os.preadv, self._file, data, offset)
         return bytes(view[: OFFSET_BYTES + count])
 
@@ -373,7 +373,7 @@ async def _reply(call: Any) -> Reply | None:
 
 
 async def _pour(call: Any, file: int, offset: int, size: int, progress: Progress) -> Reply | None:
-    """Send the file from an offset on, until all is sent or the receiver has answered; its answer."""
+    """Send the file from an offset on until all is sent or the receiver has answered; returns the answer."""
     progress(offset)
     frames = _Frames(file)
     answer = asyncio.create_task(_reply(call))

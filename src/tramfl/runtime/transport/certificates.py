@@ -32,7 +32,7 @@ CA_CERTIFICATE, CA_KEY = "ca.crt", "ca.key"
 AUTHORITY_DAYS = 3650
 SITE_DAYS = 365
 SKEW = timedelta(hours=1)
-"""A certificate is valid from so long ago: the clocks of sites differ."""
+"""A certificate is valid from this long before its issue, since the clocks of sites differ."""
 _DAY = timedelta(days=1)
 _ORGANISATION = "tramfl authority"
 """Keeps an authority's subject apart from that of a site with the same name, which would look self-signed."""
@@ -117,7 +117,7 @@ class Authority:
 
     @property
     def certificate_pem(self) -> bytes:
-        """What every site needs in order to know the others."""
+        """The certificate by which sites recognise each other."""
         return self._certificate.public_bytes(serialization.Encoding.PEM)
 
     def issue(
@@ -148,7 +148,7 @@ class Authority:
         end = self._certificate.not_valid_after_utc
         if now > end:
             raise BadInput(f"the authority expired on {_date(end)}; make a new one.")
-        # Past the end of its authority a certificate is worth nothing.
+        # A certificate is not valid after the end of its authority.
         until = min(now + timedelta(days=days), end)
         above = self._certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -207,7 +207,7 @@ def unfit(
     now: datetime | None = None,
     sources: tuple[str, str, str] = ("the certificate", "the certificate's key", "ca.crt"),
 ) -> list[str]:
-    """Why this certificate will not do for `name` at `hosts`, a sentence each; nothing where it will.
+    """Why this certificate cannot be used for `name` at `hosts`, one sentence each; empty where it can.
 
     `sources` is what errors call certificate, key and authorities.
     """

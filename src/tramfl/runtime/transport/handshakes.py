@@ -1,6 +1,6 @@
 """Connections that fail before anyone has said who they are: wrong authority, expired, no certificate, no TLS.
 
-gRPC's core refuses them by itself and tells nobody but its own log, on file descriptor 2, in lines such as
+gRPC's core rejects them and reports them only in its own log, on file descriptor 2, in lines such as
 
     I1116 00:38:01.310316    7208 ssl_transport_security.cc:2563] Handshake failed with error SSL_ERROR_SSL: error:...
 
@@ -33,7 +33,7 @@ REASONS = {
     "HTTPS_PROXY_REQUEST": "this was not TLS",
 }
 BURST = 20
-"""So many lines in BURST_SECONDS are logged one by one; of more, only the first line after them tells the number."""
+"""This many lines in BURST_SECONDS are logged one by one; of more, only the first line after them has the number."""
 BURST_SECONDS = 10.0
 MOST_LINE_BYTES = 1 << 16
 
@@ -53,7 +53,7 @@ def watch(log: Callable[..., None]) -> Callable[[], None]:
     thread = threading.Thread(target=_follow, args=(reading, before, log), name="handshakes", daemon=True)
     thread.start()
     python_stderr = sys.stderr
-    # Last words of this process must not depend on a thread.
+    # The last error message of this process must not depend on a thread.
     sys.stderr = open(os.dup(before), "w", buffering=1, errors="backslashreplace")  # noqa: SIM115
 
     def end() -> None:
@@ -79,7 +79,7 @@ def _follow(reading: int, before: int, log: Callable[..., None]) -> None:
         for line in lines:
             _sort(line, before, valve)
         if len(rest) > MOST_LINE_BYTES or not CORE_LINE.match(rest):
-            # Half a line of someone else's, perhaps a prompt: it must not wait for its other half.
+            # An incomplete line of other code, perhaps a prompt, is passed on without waiting for its end.
             _pass_on(before, rest)
             rest = b""
 
@@ -94,7 +94,7 @@ def _sort(line: bytes, before: int, valve: _Valve) -> None:
 
 
 def _pass_on(before: int, text: bytes) -> None:
-    """Where nobody can take it any more, it is lost: whoever writes must not wait for ever, for this thread reads."""
+    """Drop what cannot be written: writers would block for ever, since this thread is the only reader."""
     with contextlib.suppress(OSError):
         os.write(before, text)
 

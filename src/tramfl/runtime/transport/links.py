@@ -83,7 +83,7 @@ def options(*more: tuple[str, object]) -> list[tuple[str, object]]:
         ("grpc.absolute_max_metadata_size", 32 << 10),
         ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_GRACE_SECONDS * 1000),
-        # gRPC waits a minute for any ping unless told, whatever the keepalive's timeout.
+        # Without this setting gRPC waits a minute for a ping, in spite of the keepalive's timeout.
         ("grpc.http2.ping_timeout_ms", KEEPALIVE_GRACE_SECONDS * 1000),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.max_frame_size", 1 << 20),

@@ -49,18 +49,18 @@ from tramfl.runtime.wire import (
 )
 
 STALL_SECONDS = 300.0
-"""A sender that is there and yet sends no chunk for so long is given up."""
+"""A transfer whose sender is connected but sends no chunk for this long is ended."""
 MOST_CALLS = 512
-"""Calls at once, of all peers."""
+"""Most calls at once, of all peers together."""
 TRANSFERS_PER_SITE = 2
-"""A model to train and a background copy."""
+"""Most transfers at once from one site: a model to train, and a background copy."""
 CHUNKS_AHEAD = 3
-"""Of a transfer, in memory, waiting to be written."""
+"""Chunks of a transfer in memory that wait to be written."""
 ROWS_BYTES = 1 << 20
 
 
 class Host(Protocol):
-    """What a node does for its peers."""
+    """What a site does for its peers."""
 
     @property
     def manifest(self) -> Manifest | None:
@@ -77,13 +77,13 @@ class Host(Protocol):
         ...
 
     def admission(self, peer: NodeId, consignment: Consignment) -> str | None:
-        """Why this model is not wanted, or None; asked before a byte of it is sent."""
+        """Why this model is rejected, or None; asked before a byte of it is sent."""
         ...
 
     async def arrived(
         self, peer: NodeId, consignment: Consignment, staged: Path, seconds: float
     ) -> Accepted | Refused:
-        """A model is here, verified, in `store.incoming`; answers once it is stored, or refused, for good.
+        """A model is in `store.incoming`, verified; returns once it is stored or finally rejected.
 
         `seconds` is what sending all of it takes, even if some was sent before; 0 where all of it was here already.
         It comes twice if its sender did not hear the first answer. What is left of `staged` is removed afterwards.
@@ -91,7 +91,7 @@ class Host(Protocol):
         ...
 
     async def order(self, who: str, order: Order) -> OrderResult:
-        """Do what an operator, or a site, asks. Raises Refusal."""
+        """Carry out an order of the operator or of a site. Raises Refusal."""
         ...
 
     async def rows(self, who: str, ask: AskRows) -> Rows:
@@ -112,7 +112,7 @@ class Peer(NamedTuple):
 
     @property
     def site(self) -> NodeId:
-        """Its number; only for methods that the operator may not call."""
+        """The calling site's number; only for methods that the operator may not call."""
         assert self.number is not None
         return self.number
 
@@ -139,14 +139,14 @@ class Server:
             "Rows": (True, self._rows),
             "Model": (True, self._model),
         }
-        """Each method: whether the operator may call it, and what does it."""
+        """For each method: whether the operator may call it, and the function that answers."""
 
     async def start(self) -> None:
-        """Open the port. Raises BadInput if that cannot be."""
+        """Open the port. Raises BadInput where it cannot be opened."""
         host = self._listen.rpartition(":")[0].removeprefix("[").removesuffix("]")
         if self._credentials is None and not is_loopback(host):
             raise BadInput(f"without certificates a site may listen on loopback only, and {self._listen} is not.")
-        # Without this a second process could share the port, and take half of the calls.
+        # Without so_reuseport = 0 a second process could share the port and get half of the calls.
         server = grpc.aio.server(
             options=options(
                 ("grpc.so_reuseport", 0),
@@ -178,7 +178,7 @@ class Server:
         return int(server.add_secure_port(self._listen, secure))
 
     def _renewed(self) -> Any:
-        """gRPC asks at each handshake; None means as before."""
+        """gRPC calls this at each handshake; None keeps the present certificate."""
         assert self._credentials is not None
         now = self._credentials.renewed()
         if now == self._credentials:
@@ -187,7 +187,7 @@ class Server:
         return _configuration(now)
 
     async def answer(self, name: str, request: Any, context: Any) -> bytes | None:
-        """Do what a peer calls for, if it may; every refusal is logged."""
+        """Answer a call, if the peer may make it; every refusal is logged."""
         who = "?"
         try:
             peer = self._identify(context)
@@ -236,7 +236,7 @@ class Server:
         return encode(await self._host.order(peer.name, decode(request, Order)))
 
     async def _rows(self, peer: Peer, request: bytes, context: Any) -> None:
-        """All rows, in as many messages as they take."""
+        """All rows, in as many messages as needed."""
         rows = await self._host.rows(peer.name, decode(request, AskRows))
         lines: list[bytes] = []
         for line in rows.lines:
@@ -267,7 +267,7 @@ class Server:
             os.close(file)
 
     async def _carry(self, peer: Peer, request: Any, context: Any) -> None:
-        """Take a model in; whatever is wrong with it is answered with Refused."""
+        """Receive a model; anything wrong with it is answered with Refused."""
         first = await context.read()
         if first is grpc.aio.EOF:
             raise Refusal("a transfer begins with a consignment", grpc.StatusCode.INVALID_ARGUMENT)
@@ -292,7 +292,7 @@ class Transfer:
 
     def __init__(self, content: bytes) -> None:
         self.content = content
-        """The consignment as it was sent."""
+        """The consignment message, undecoded."""
         self.receiving: asyncio.Task[float] | None = None
         self.landing: asyncio.Task[Accepted | Refused] | None = None
         self.superseded = False
@@ -300,7 +300,7 @@ class Transfer:
 
 
 class Superseded(Exception):
-    """The same site began to send the same weights anew."""
+    """The same site started to send the same weights again."""
 
 
 class Dock:
@@ -312,13 +312,13 @@ class Dock:
         self._busy: dict[tuple[str, Digest], Transfer] = {}
 
     async def receive(self, peer: Peer, content: bytes, context: Any) -> Accepted | Refused:
-        """Take one model in. Raises Unfit, Refusal, Spoilt, Superseded or OSError."""
+        """Receive one model. Raises Unfit, Refusal, Spoilt, Superseded or OSError."""
         consignment = decode(content, Consignment)
         check_consignment(consignment, peer.site, self._sites)
         key = peer.name, consignment.offer.digest
         while (other := self._busy.get(key)) is not None:
             if other.landing is not None and other.content == content:
-                # Its sender lost the connection before it heard how this ends.
+                # The sender lost the connection before it got the answer.
                 await context.write(encode(Proceed(consignment.size)))
                 return await asyncio.shield(other.landing)
             await _supersede(other)
@@ -334,14 +334,14 @@ class Dock:
             raise
         finally:
             if transfer.landing is None:
-                # All may be here and verified, and the sender gone in that very moment.
+                # Also where everything is verified and the sender disconnected at that moment.
                 arrival.close(keep=True)
                 self._end(key)
-        # A sender that hangs up now does not stop the weights from being stored.
+        # The weights are stored even if the sender disconnects now.
         return await asyncio.shield(transfer.landing)
 
     async def close(self) -> None:
-        """Wait for what is being stored."""
+        """Wait until every model that is being stored is stored."""
         if landings := [t.landing for t in self._busy.values() if t.landing is not None]:
             await asyncio.wait(landings)
 
@@ -356,9 +356,9 @@ class Dock:
         return Arrival(store, manifest, peer.name, consignment)
 
     async def _take_in(self, arrival: Arrival, context: Any) -> float:
-        """Receive until the sender is done, and verify; the seconds that took."""
-        keep = True  # unless it is wrong: if the connection breaks, the sender may come back for the rest
-        thread = ThreadPoolExecutor(1, "arrival")  # all that is done with the file, one after the other
+        """Receive until the sender is done, and verify; returns the seconds."""
+        keep = True  # unless the content is wrong: if the connection breaks, the sender may resume
+        thread = ThreadPoolExecutor(1, "arrival")  # one thread, so all work on the file is done in order
         try:
             await _in_thread(thread, arrival.open)
             await context.write(encode(Proceed(arrival.offset)))
@@ -412,26 +412,26 @@ class Dock:
 
 
 async def _in_thread(thread: ThreadPoolExecutor, do: Callable[[], object]) -> None:
-    """Do something with the file; whoever cancels waits until it is done."""
+    """Run a function on the file in the thread; a cancelled caller still waits until it has ended."""
     future = asyncio.get_running_loop().run_in_executor(thread, do)
     await _until_done(future)
     future.result()
 
 
 async def _see_oldest_done(taking: deque[Future[None]]) -> None:
-    """Wait for the oldest of a thread's works, which stays among them until it is known to be right."""
+    """Wait for the oldest write; it is removed from the queue only after it has succeeded."""
     oldest = taking[0]
-    if not oldest.done():  # otherwise without a turn of the loop
+    if not oldest.done():  # a finished write needs no turn of the event loop
         await asyncio.wrap_future(oldest)
     oldest.result()
     taking.popleft()
 
 
 def _end_if_failed(loop: asyncio.AbstractEventLoop, patience: asyncio.Timeout, taken: Future[None]) -> None:
-    """What is wrong with a chunk is said at once, not when the next one comes. Called in the thread."""
+    """End the reading at once where a write failed, not at the next chunk. Called in the thread."""
 
     def end() -> None:
-        with contextlib.suppress(RuntimeError):  # it ended by itself
+        with contextlib.suppress(RuntimeError):  # the reading has ended already
             patience.reschedule(0.0)
 
     if not taken.cancelled() and taken.exception() is not None:
@@ -439,20 +439,20 @@ def _end_if_failed(loop: asyncio.AbstractEventLoop, patience: asyncio.Timeout, t
 
 
 async def _until_done(future: asyncio.Future[Any]) -> None:
-    """Wait for a thread however often one is cancelled: the file must not be closed under its hands."""
+    """Wait for a thread even if cancelled again: the file must not be closed while the thread uses it."""
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
         try:
             await asyncio.wait({future})
         except asyncio.CancelledError as error:
             cancelled = error
-    future.exception()  # whoever still cares asks again
+    future.exception()  # marks the error as seen; a caller that needs it reads the future
     if cancelled is not None:
         raise cancelled
 
 
 async def _supersede(transfer: Transfer) -> None:
-    """Wait until a transfer has landed; end it if it has not got that far."""
+    """End a transfer that is still receiving; wait for one that is being stored."""
     if transfer.landing is None and transfer.receiving is not None:
         transfer.superseded = True
         transfer.receiving.cancel()
@@ -460,13 +460,13 @@ async def _supersede(transfer: Transfer) -> None:
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Leads every call, known or not, to the server's `answer`."""
+    """Passes every call, known or not, to the server's `answer`."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
 
     def service(self, details: Any) -> Any:
-        """gRPC's question which method does what; names it does not know get a logged refusal too."""
+        """The handler of a method; an unknown method gets one too, so that its refusal is logged."""
         name = details.method.removeprefix(f"/{SERVICE}/")
         answer = partial(self._server.answer, name)
         if name in {"Load", "Probe", "Order"}:

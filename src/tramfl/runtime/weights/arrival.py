@@ -1,6 +1,6 @@
 """A model on its way in: bytes in the right order, a header that fits the run, a digest that fits the offer.
 
-Knows nothing of gRPC; whoever receives the frames calls `take` for each, in a thread.
+Independent of gRPC: the server calls `take` for each frame, in a thread.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ OFFSET_BYTES = 8
 MOST = 1 << 53
 """No round, epoch or count is as large as this."""
 MOST_TICKET = 1 << 63
-"""Tickets count on from life to life of a site: the upper half is how often it began."""
+"""The upper half of a ticket is the sender's incarnation."""
 SETTLE_BYTES = 8 << 20
-"""How much may be written before it is made durable, while more arrives."""
+"""Bytes written before they are made durable, while more arrive."""
 
 
 class Unfit(Exception):
-    """A peer sent what cannot be taken; the message says what."""
+    """A peer sent something that cannot be accepted; the message says why."""
 
 
 class Truncated(Unfit):
-    """The sender ended before all bytes were here; what came is kept, for it may have lost the connection."""
+    """The sender ended before all bytes had arrived; they are kept, since it may have lost the connection."""
 
 
 class Spoilt(Exception):
-    """What had been kept of an earlier try was not what it should be: it is gone, and all must be sent again."""
+    """Bytes kept from an earlier try were wrong: they are deleted, and everything must be sent again."""
 
 
 def check_consignment(consignment: Consignment, sender: NodeId, sites: int) -> None:
-    """Refuse what no honest sender would announce, whatever the run is doing. Raises Unfit."""
+    """Reject a consignment that no correct sender would send in any state of a run. Raises Unfit."""
     offer = consignment.offer
     if not DIGEST.fullmatch(offer.digest):
         raise Unfit("a digest is 64 small hexadecimal digits")
@@ -89,7 +89,7 @@ class Arrival:
         try:
             self._begin()
         except Unfit:
-            # What an earlier try left is wrong; this one may be better.
+            # The bytes of an earlier try are wrong; start from nothing.
             self.close(keep=False)
             self._begin()
         self._resumed_at = self.offset
@@ -101,7 +101,7 @@ class Arrival:
 
     @property
     def offset(self) -> int:
-        """The byte that is due next."""
+        """The offset of the next byte."""
         return self._opened.offset
 
     @property
@@ -110,7 +110,7 @@ class Arrival:
         return self.offset == self._size
 
     def take(self, frame: bytes) -> None:
-        """Take the next bytes in. Raises Unfit if they are not the next, and StoreFull."""
+        """Append the next bytes. Raises Unfit if they are not the next ones, and StoreFull."""
         if not OFFSET_BYTES < len(frame) <= OFFSET_BYTES + CHUNK_BYTES:
             raise Unfit(f"a chunk has 1 to {CHUNK_BYTES} bytes after its offset, not {len(frame) - OFFSET_BYTES}")
         offset = int.from_bytes(frame[:OFFSET_BYTES], "big")
@@ -128,7 +128,7 @@ class Arrival:
             part.settle_meanwhile()
 
     def finish(self) -> None:
-        """Verify what came, and make it durable. Raises Truncated, Unfit or Spoilt."""
+        """Verify the file, and make it durable. Raises Truncated, Unfit or Spoilt."""
         part = self._opened
         if not self.complete:
             raise Truncated(f"{self.offset} of {self._size} bytes came")
@@ -143,7 +143,7 @@ class Arrival:
         self.verified = True
 
     def seconds_for_all(self, seconds: float) -> float:
-        """What the whole file takes if what came in this try took `seconds`; 0 where nothing had to come."""
+        """Seconds for the whole file, if the bytes of this try took `seconds`; 0 where none had to travel."""
         came = self._size - self._resumed_at
         return seconds * self._size / came if came else 0.0
 

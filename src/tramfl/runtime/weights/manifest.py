@@ -47,7 +47,7 @@ class Manifest(Struct, frozen=True):
 
     @classmethod
     def of(cls, path: Path) -> Manifest:
-        """What a file of weights says of itself."""
+        """The manifest that a file of weights has."""
         try:
             with path.open("rb") as file:
                 length = int.from_bytes(file.read(LENGTH_BYTES), "little")
@@ -73,18 +73,18 @@ class Manifest(Struct, frozen=True):
         return 2 * self.header_bytes + SPARE_HEADER_BYTES
 
     def check_size(self, size: int) -> None:
-        """Refuse a file by its size alone."""
+        """Reject a file by its size alone."""
         least, most = (LENGTH_BYTES + h + self.data_bytes for h in (2, self.max_header_bytes))
         if not least <= size <= most:
             raise WrongModel(f"{size} bytes are not the size of this run's model, {least} to {most} bytes")
 
     def check_length(self, length: int, size: int) -> None:
-        """Refuse a file by what its first 8 bytes say of its header."""
+        """Reject a file by the header length in its first 8 bytes."""
         if length != size - LENGTH_BYTES - self.data_bytes:
             raise WrongModel(f"a header of {length} bytes leaves no {self.data_bytes} bytes for the tensors")
 
     def check(self, header: bytes, size: int) -> None:
-        """Refuse a file whose header does not describe this run's model; nothing else of it need be there yet."""
+        """Reject a file whose header does not describe this run's model; the rest need not have arrived yet."""
         self.check_size(size)
         self.check_length(len(header), size)
         found = _tensors(header, self.data_bytes)

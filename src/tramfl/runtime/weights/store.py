@@ -1,4 +1,4 @@
-"""Weights on a site's disk: what is seen here is whole, and what was put here survives a power cut.
+"""Weights on a site's disk: every file is complete, and survives a power cut once it is stored.
 
     <folder>/<epoch>-<round>-<sha256>.safetensors    weights, each named by what it holds
     <folder>/<...>.safetensors.damaged               a file that was not what its name says; nobody reads it again
@@ -29,10 +29,10 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 WEIGHTS = re.compile(r"(0|[1-9][0-9]{0,17})-(0|[1-9][0-9]{0,17})-([0-9a-f]{64})\.safetensors")
 PART = re.compile(r"[0-9a-f]{64}-[a-z0-9-]{1,63}\.part")
 ABANDONED_PARTS = 4
-"""Broken-off transfers that are kept for their sender to resume; of more, the oldest go."""
+"""Interrupted transfers that are kept for their sender to resume; beyond this number the oldest are deleted."""
 ABANDONED_BYTES = 4 << 30
 SPARE_BYTES = 32 << 20
-"""What a disk must have left beyond the weights: the history and the register live there too."""
+"""Bytes that must stay free beyond the weights: the history and the register need room too."""
 BLOCK_BYTES = 1 << 20
 
 
@@ -54,7 +54,7 @@ class WeightStore:
         self.folder = folder
         self.incoming = folder / "incoming"
         self.damaged: tuple[str, ...] = ()
-        """Files that were set aside when the store was opened, because they were not what their names say."""
+        """Files that were set aside when the store was opened, because their content did not match their digest."""
         self._lock = threading.RLock()
         self._entries: dict[Digest, Entry] = {}
         self._open: dict[Path, int] = {}
@@ -97,7 +97,7 @@ class WeightStore:
                 staged.unlink(missing_ok=True)
 
     def discard(self, digests: Iterable[Digest]) -> None:
-        """Delete weights; those that are not here are no matter."""
+        """Delete weights; digests that are not here are ignored."""
         with self._lock:
             for digest in digests:
                 if entry := self._entries.pop(digest, None):
@@ -105,7 +105,7 @@ class WeightStore:
             sync(self.folder)
 
     def set_aside(self, digest: Digest) -> None:
-        """Never give these weights out again: they are not what their name says."""
+        """Set these weights aside: their content does not match their digest."""
         with self._lock:
             if entry := self._entries.pop(digest, None):
                 self._damage(entry.path)
@@ -116,7 +116,7 @@ class WeightStore:
             return self.incoming / f"{next(self._numbers)}.new"
 
     def part(self, sender: str, digest: Digest, size: int) -> Part:
-        """Make room for a transfer and open its part, with what has arrived of it before."""
+        """Make room for a transfer, and open its part, which may hold bytes of an earlier try."""
         name = f"{digest}-{sender}.part"
         if not PART.fullmatch(name):
             raise ValueError(f"{name!r} is no name for a part")
@@ -143,7 +143,7 @@ class WeightStore:
                 part.path.unlink(missing_ok=True)
 
     def _link(self, digest: Digest, size: int, path: Path) -> bool:
-        """Weights that are here already need not travel: they stand in for the part."""
+        """Use stored weights as the part, so that they need not travel; False where there are none."""
         entry = self._entries.get(digest)
         if entry is None or entry.path.stat().st_size != size:
             return False
@@ -151,7 +151,7 @@ class WeightStore:
         try:
             os.link(entry.path, path)
         except OSError:
-            return False  # a file system without links: let them travel
+            return False  # a file system without links: receive them again
         return True
 
     def _make_sure_of(self, size: int) -> None:
@@ -165,7 +165,7 @@ class WeightStore:
             )
 
     def _forget_parts(self, besides: Path) -> None:
-        """Keep a few abandoned parts and no more; what a dead sender began must not fill the disk."""
+        """Keep only a few abandoned parts, so that dead senders cannot fill the disk."""
         parts = [p for p in self.incoming.glob("*.part") if p.is_file() and p not in self._open and p != besides]
         total = 0
         for count, part in enumerate(sorted(parts, key=lambda p: p.stat().st_mtime, reverse=True), 1):
@@ -175,7 +175,7 @@ class WeightStore:
 
     def _tidy(self) -> None:
         for path in self.incoming.iterdir():
-            # A link to stored weights may be among the parts: what is sent again is hashed again anyway.
+            # A part may be a link to stored weights; their content is hashed again when it is sent again.
             if path.is_symlink() or (path.is_file() and (not PART.fullmatch(path.name) or path.stat().st_nlink > 1)):
                 path.unlink()
         self._forget_parts(besides=self.incoming)
@@ -235,7 +235,7 @@ class Part:
                 data = data[written:]
 
     def settle_meanwhile(self) -> None:
-        """Begin to have what was written on the disk, so that less is left to wait for at the end."""
+        """Start to write to the disk what is in memory, so that the end has less to wait for."""
         if self._settling is not None:
             if not self._settling.done():
                 return
@@ -243,13 +243,13 @@ class Part:
         self._settling = self._thread.submit(_settle, os.dup(self._file))
 
     def settle(self) -> None:
-        """Have all that was written on the disk."""
+        """Make everything that was written durable."""
         if self._settling is not None:
-            self._settling.result()  # an error that it met is not told again
+            self._settling.result()  # fsync reports an error only once, so it must be raised here
         os.fdatasync(self._file)
 
     def close(self, drop: bool) -> None:
-        """End the transfer; without `drop`, its sender may resume it. A second time does nothing."""
+        """End the transfer; without `drop`, its sender may resume it. A second call does nothing."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -258,7 +258,7 @@ class Part:
 
 
 def _settle(handle: int) -> None:
-    """Through a handle of its own, which nobody closes meanwhile."""
+    """fdatasync through a descriptor of its own, which no other code closes meanwhile."""
     try:
         os.fdatasync(handle)
     finally:
