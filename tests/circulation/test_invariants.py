@@ -1,4 +1,4 @@
-"""Each of the five objects to a step made by hand that breaks it, and to no honest one."""
+"""Each of the nine objects to a step made by hand that breaks it, and to no honest one."""
 
 from __future__ import annotations
 
@@ -142,3 +142,72 @@ def test_5_the_time_in_which_something_was_in_the_way_does_not_count() -> None:
     watch.invariants.stepped(505.0, 500.0)
     with broken(5):
         watch.invariants.stepped(510.1, 500.0)
+
+
+def test_6_a_second_round_that_is_committed_while_the_run_is_paused() -> None:
+    watch = after_two_rounds()
+    watch.swap(replace(watch.record, status="paused"))
+    for digest in ("w3", "w4"):
+        watch.train(watch.record.weights.digest, digest, 5)
+        after = committed(watch.record, digest, 5)
+        if digest == "w3":
+            watch.swap(after)
+    with broken(6):
+        watch.swap(after)
+
+
+def test_6_each_pause_may_see_the_round_in_hand() -> None:
+    watch = after_two_rounds()
+    for digest in ("w3", "w4"):
+        watch.swap(replace(watch.record, status="paused"))
+        watch.train(watch.record.weights.digest, digest, 5)
+        watch.swap(committed(watch.record, digest, 5))
+        watch.swap(replace(watch.record, status="running"))
+
+
+def test_6_a_stopped_run_that_goes_on_and_an_order_that_changes_more_than_the_status() -> None:
+    watch = after_two_rounds()
+    with broken(6):
+        watch.swap(replace(watch.record, status="paused", holder=1))
+    watch.swap(replace(watch.record, status="stopped"))
+    with broken(6):
+        watch.swap(replace(watch.record, status="running"))
+
+
+def test_6_an_answer_that_is_not_what_was_ordered_or_never_was_in_the_register() -> None:
+    watch = after_two_rounds()
+    for wrong in (watch.record, replace(watch.record, status="paused")):
+        watch.invariants.ordered(1, "paused")
+        with broken(6):
+            watch.invariants.answered(1, wrong)
+    watch.invariants.ordered(2, "paused")
+    watch.swap(replace(watch.record, status="paused"))
+    watch.invariants.answered(2, watch.record)
+    watch.invariants.ordered(3, "running")
+    watch.invariants.answered(3, None)
+
+
+def test_7_a_run_at_rest_whose_newest_weights_stay_on_one_disk() -> None:
+    watch = after_two_rounds()
+    watch.swap(replace(watch.record, status="stopped"), at=5.0)
+    watch.invariants.stepped(14.0, 0.0)
+    watch.invariants.stepped(100.0, None)
+    with broken(7):
+        watch.invariants.stepped(16.0, 0.0)
+
+
+def test_8_a_holder_that_leaves_with_the_only_copy_or_though_another_node_is_there() -> None:
+    watch = after_two_rounds()
+    watch.invariants.departed(1, release=True, others=True)
+    watch.invariants.departed(0, release=False, others=False)
+    with broken(8):
+        watch.invariants.departed(0, release=True, others=False)
+    with broken(8):
+        watch.invariants.departed(0, release=False, others=True)
+
+
+def test_9_an_earlier_life_that_goes_on() -> None:
+    watch = after_two_rounds()
+    watch.invariants.doubled(0, 4.0, limit=5.0)
+    with broken(9):
+        watch.invariants.doubled(0, 6.0, limit=5.0)

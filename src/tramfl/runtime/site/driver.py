@@ -184,7 +184,8 @@ class Driver:
             self._log("black-box", file=str(file), reason=str(failed.strerror or failed))
         else:
             self._log("black-box", file=str(file))
-            for old in sorted(self._folder.glob("blackbox-*.msgpack"))[:-KEPT_TAPES]:
+            tapes = sorted(self._folder.glob("blackbox-*.msgpack"), key=lambda tape: tape.stat().st_mtime_ns)
+            for old in tapes[:-KEPT_TAPES]:
                 old.unlink(missing_ok=True)
         self._site.broken(error)
 

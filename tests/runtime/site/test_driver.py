@@ -1,0 +1,144 @@
+"""A driver that breaks writes its last events down, and they can be played again; no process, no network."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.runtime.memory import Memory, MemoryView
+from tramfl.circulation import events as on
+from tramfl.circulation.custody import MemoryRegister, first_record
+from tramfl.circulation.machine import IllegalEvent
+from tramfl.circulation.phases import Following, Limits
+from tramfl.cli.blackbox import blackbox
+from tramfl.notation import BadInput, Decision, ModelCost
+from tramfl.runtime.site.driver import KEPT_TAPES, Driver, DriverEnded
+from tramfl.runtime.weights.store import WeightStore
+from tramfl.scheduling.policy import PolicySettings, policy_named
+
+LONG = 60.0
+
+
+class Surroundings:
+    """A site that is alone: nobody reports a load."""
+
+    def __init__(self) -> None:
+        self.errors: list[BaseException] = []
+        self.nudged: list[int] = []
+
+    def own_load(self) -> float:
+        return math.nan
+
+    def nudge(self, to: int) -> None:
+        self.nudged.append(to)
+
+    def broken(self, error: BaseException) -> None:
+        self.errors.append(error)
+
+
+async def following(folder: Path) -> tuple[Driver, Surroundings, Memory]:
+    """The driver of site a, which follows site b."""
+    memory = Memory(MemoryRegister(first_record("run", 1, "w0", (1,), labels=2)))
+    register, surroundings = MemoryView(memory, 0, LONG), Surroundings()
+    await register.join()
+    driver = Driver(
+        me=0,
+        names=("a", "b"),
+        run="run",
+        seed=0,
+        labels=2,
+        limits=Limits(),
+        cost=ModelCost(1.0, 1.0),
+        policy=policy_named("load-aware", PolicySettings()),
+        policy_name="load-aware",
+        wait_seconds=1.0,
+        register=register,
+        store=WeightStore(folder / "runs" / "run"),
+        workshop=cast(Any, None),
+        surroundings=cast(Any, surroundings),
+        clock=lambda: 1000.0,
+        log=lambda event, **fields: None,
+        incarnation=1,
+        folder=folder,
+    )
+    driver.start()
+    while not isinstance(driver.state.phase, Following):
+        await asyncio.sleep(0)
+    return driver, surroundings, memory
+
+
+def impossible(driver: Driver) -> on.Event:
+    decision = Decision("by hand", None, (0, 0), 0.0, 0.0, 1.0, "Nobody trains.")
+    return on.Decided(1001.0, driver.state.ticket + 1, decision)
+
+
+def test_an_impossible_event_is_written_down_and_played_again_to_where_it_broke(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def play() -> Surroundings:
+        driver, surroundings, _ = await following(tmp_path)
+        driver.tell(impossible(driver))
+        await driver.end()
+        return surroundings
+
+    surroundings = asyncio.run(play())
+    (error,) = surroundings.errors
+    assert isinstance(error, IllegalEvent)
+    (file,) = tmp_path.glob("blackbox-*.msgpack")
+    blackbox(file)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "site a, run run: 3 events before it broke with"
+    assert any("Joining -> Following: RecordRead(" in line for line in lines)
+    assert lines[-1].strip() == f"the machine breaks here: IllegalEvent: {error}"
+
+
+def test_only_the_newest_black_boxes_are_kept(tmp_path: Path) -> None:
+    for second in range(5):
+        (tmp_path / f"blackbox-{second}.msgpack").touch()
+
+    async def play() -> None:
+        driver, _, _ = await following(tmp_path)
+        driver.tell(impossible(driver))
+        await driver.end()
+
+    asyncio.run(play())
+    kept = sorted(file.name for file in tmp_path.glob("blackbox-*"))
+    assert len(kept) == KEPT_TAPES
+    assert "blackbox-1000.msgpack" in kept
+
+
+def test_a_black_box_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="cannot be read: No such file"):
+        blackbox(tmp_path / "blackbox-0.msgpack")
+
+
+def test_an_order_is_answered_by_the_record_and_an_ended_driver_answers_none(tmp_path: Path) -> None:
+    async def play() -> None:
+        driver, surroundings, memory = await following(tmp_path)
+        record = await driver.order("paused")
+        assert memory.register is not None
+        assert record == memory.register.read().record
+        assert record is not None
+        assert record.status == "paused"
+        assert surroundings.nudged == [1]
+        await driver.end()
+        with pytest.raises(DriverEnded):
+            await driver.order("running")
+
+    asyncio.run(play())
+
+
+def test_a_follower_that_leaves_gives_its_lease_up_and_an_ended_driver_does_not(tmp_path: Path) -> None:
+    async def play() -> None:
+        driver, _, _ = await following(tmp_path)
+        assert (await driver.leave()).release
+        await driver.end()
+        ended, _, _ = await following(tmp_path)
+        await ended.end()
+        assert not (await ended.leave()).release
+
+    asyncio.run(play())
