@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tramfl.circulation.custody import MemoryRegister, Record, Versioned
 from tramfl.notation import NodeId
-from tramfl.runtime.registers.contract import ABSENT, LeaseLost, Silent, Standing, Superseded
+from tramfl.runtime.registers.contract import ABSENT, LeaseLost, LeaseTaken, Silent, Standing
 
 POLL_SECONDS = 0.005
 
@@ -37,7 +37,7 @@ class MemoryView:
     async def join(self) -> None:
         life, ends = self._memory.lives.get(self._node, (None, 0.0))
         if self._joined and life is not self and time.monotonic() < ends:
-            raise Superseded(str(self._node))
+            raise LeaseTaken(str(self._node))
         self._joined = True
         self._memory.lives[self._node] = (self, time.monotonic() + self._lease_seconds)
 

@@ -22,7 +22,7 @@ from tramfl.record import Row, Scores, Summary, Tally, is_test_due, ledger_after
 from tramfl.scheduling.policy import Policy, PolicySettings, as_policy, policy_named
 from tramfl.simulation.loads import LoadSource, load_source
 from tramfl.simulation.own_loads import checked
-from tramfl.simulation.world import NodeTrainer, NullLearner, World
+from tramfl.simulation.world import NullLearner, RunTrainer, World
 
 
 class Judge(Protocol):
@@ -40,7 +40,7 @@ class Setting:
     held: Counts
     cost: ModelCost
     labels: tuple[str, ...]
-    learner: NodeTrainer = field(default_factory=NullLearner)
+    learner: RunTrainer = field(default_factory=NullLearner)
     judge: Judge | None = None
     initial: Digest = "w0"
     """The weights the run begins, or goes on, with."""
@@ -55,7 +55,7 @@ class _KeepsLast:
     of a round, or of the test after it, finds them and can save them.
     """
 
-    def __init__(self, learner: NodeTrainer) -> None:
+    def __init__(self, learner: RunTrainer) -> None:
         self._learner = learner
         self._dropped: set[Digest] = set()
 

@@ -31,7 +31,7 @@ REGISTER = -1
 """The register's place in the network."""
 
 
-class NodeTrainer(Protocol):
+class RunTrainer(Protocol):
     """Trains weights; a digest stands for them."""
 
     def train(self, node: NodeId, parent: Digest, samples: tuple[int, ...], round_: int, /) -> Digest:
@@ -173,7 +173,7 @@ class World:
         cost: ModelCost,
         loads: LoadSource,
         seed: int,
-        learner: NodeTrainer | None = None,
+        learner: RunTrainer | None = None,
         limits: Limits | None = None,
         lease_seconds: float = 5.0,
         register_timeout: float = 1.0,
@@ -184,7 +184,7 @@ class World:
         self.clock = Clock(record.weights.since)
         self.register = MemoryRegister(record)
         self.policy, self.held, self.cost, self.seed = policy, held, cost, seed
-        self.learner: NodeTrainer = learner or NullLearner()
+        self.learner: RunTrainer = learner or NullLearner()
         self.conditions: Conditions = conditions or Calm()
         self.watcher = watcher
         self.lease_seconds, self.register_timeout = lease_seconds, register_timeout

@@ -22,7 +22,7 @@ from tests.runtime.etcd import EtcdCluster
 from tests.runtime.memory import Memory, MemoryView
 from tests.runtime.registers.stories import LONG, PATIENCE, SHORT, answered, begun, next_round, story, until
 from tramfl.circulation.custody import Record, Versioned
-from tramfl.runtime.registers.contract import ABSENT, LeaseLost, Register, Silent, Standing, Superseded
+from tramfl.runtime.registers.contract import ABSENT, LeaseLost, LeaseTaken, Register, Silent, Standing
 from tramfl.runtime.registers.etcd import PAGE
 from tramfl.runtime.registers.opening import open_register
 from tramfl.runtime.settings import RegisterSettings, read_federation
@@ -364,7 +364,7 @@ class TestContract:
     async def test_an_earlier_process_takes_its_lease_back_only_once_the_later_one_has_left(self, home: Home) -> None:
         async with home.closing():
             earlier, later = await home.joined(0), await home.joined(0)
-            with pytest.raises(Superseded):
+            with pytest.raises(LeaseTaken):
                 await earlier.join()
             await later.renew()
             assert await later.swap(ABSENT, begun()) is not None

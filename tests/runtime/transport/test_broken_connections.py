@@ -18,7 +18,7 @@ from benchmarks.transfer import federation as pair
 from benchmarks.transfer import write_model as write_noise
 from tests.runtime.sites import ASK, SECONDS, Proxy, Trial, frames, ignore, played, said
 from tramfl.circulation.phases import Offer
-from tramfl.runtime.transport import Peers, Unreachable, calling, links, serving
+from tramfl.runtime.transport import Peers, Unreachable, calling, docking, links
 from tramfl.runtime.transport.links import encode
 from tramfl.runtime.weights.store import WeightStore
 from tramfl.runtime.wire import (
@@ -154,7 +154,7 @@ async def test_a_sender_that_hangs_up_at_any_moment_may_come_back(tmp_path: Path
 async def test_a_sender_that_stalls_is_given_up(tmp_path: Path) -> None:
     patch = pytest.MonkeyPatch()
     with patch.context() as hurry:
-        hurry.setattr(serving, "STALL_SECONDS", 0.3)
+        hurry.setattr(docking, "STALL_SECONDS", 0.3)
         async with Trial(tmp_path) as trial:
             first, *_ = frames(trial.model.read_bytes())
             replies = await said(trial.peers(), [encode(trial.consignment()), first], end=False)

@@ -27,7 +27,7 @@ from tramfl.notation import Counts, NodeId
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingResult:
     """What a round of training gives, beside the weights that it changed."""
 
     optimizer: Carried
@@ -75,7 +75,7 @@ class NodeTrainer:
         drawn: Sequence[int] | Counts,
         used: int = 0,
         carried: Mapping[str, Tensor] | None = None,
-    ) -> Trained:
+    ) -> TrainingResult:
         """Train `network` in place on so many samples of each label, in one pass.
 
         `drawn` is how many of each label this node has used before, `used` how many samples all nodes together;
@@ -98,7 +98,7 @@ class NodeTrainer:
                 total += self._step(network, batch, descent, context)
                 batches += 1
         state = descent.state() if training.carries_optimizer else {}
-        return Trained(state, float(total) / max(1, batches))
+        return TrainingResult(state, float(total) / max(1, batches))
 
     def _reading(self, round_: int) -> int:
         """What the user's data draws from while it is read; data in memory draws nothing."""

@@ -4,6 +4,6 @@ One contract (`Register`), a SQLite file for sites on one machine, and etcd for 
 gives the one that a federation names; it is not imported here, since only it needs an HTTP client.
 """
 
-from tramfl.runtime.registers.contract import ABSENT, LeaseLost, Register, Silent, Standing, Superseded
+from tramfl.runtime.registers.contract import ABSENT, LeaseLost, LeaseTaken, Register, Silent, Standing
 
-__all__ = ["ABSENT", "LeaseLost", "Register", "Silent", "Standing", "Superseded"]
+__all__ = ["ABSENT", "LeaseLost", "LeaseTaken", "Register", "Silent", "Standing"]

@@ -29,7 +29,7 @@ class LeaseLost(Exception):
     """This node's lease has run out: nothing was changed; `join` again."""
 
 
-class Superseded(Exception):
+class LeaseTaken(Exception):
     """Another process has taken this node's lease since this one joined: this one may change nothing any more."""
 
 
@@ -71,7 +71,7 @@ class Register(Protocol):
     async def join(self) -> None:
         """Take this node's lease: for the first time in place of any other process's, later only where none has it.
 
-        Raises Superseded where another process of this node has joined since and its lease lasts, or Silent.
+        Raises LeaseTaken where another process of this node has joined since and its lease lasts, or Silent.
         """
         ...
 

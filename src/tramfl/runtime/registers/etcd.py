@@ -23,7 +23,7 @@ import msgspec
 
 from tramfl.circulation.custody import Record, Versioned
 from tramfl.notation import NodeId
-from tramfl.runtime.registers.contract import LeaseLost, Silent, Standing, Superseded, record_from
+from tramfl.runtime.registers.contract import LeaseLost, LeaseTaken, Silent, Standing, record_from
 from tramfl.runtime.registers.etcd_gateway import Gateway, Json, content, text
 from tramfl.runtime.settings import RegisterSettings
 
@@ -243,11 +243,11 @@ class EtcdRegister:
             await self._revoke(former)
 
     async def _own_revision(self) -> int:
-        """The revision of this node's key, 0 where there is none. Raises Superseded if another process wrote it."""
+        """The revision of this node's key, 0 where there is none. Raises LeaseTaken if another process wrote it."""
         answer = await self._gateway.ask("kv/range", {"key": text(self._own_key)}, repeatable=True)
         for kv in answer.get("kvs", []):
             if content(kv.get("value", "")).decode() not in self._names:
-                raise Superseded(f"another process has joined as node {self._node} in etcd")
+                raise LeaseTaken(f"another process has joined as node {self._node} in etcd")
             return int(kv["mod_revision"])
         return 0
 

@@ -25,7 +25,7 @@ import msgspec
 
 from tramfl.circulation.custody import Record, Versioned
 from tramfl.notation import BadInput, NodeId
-from tramfl.runtime.registers.contract import ABSENT, LeaseLost, Silent, Standing, Superseded, record_from
+from tramfl.runtime.registers.contract import ABSENT, LeaseLost, LeaseTaken, Silent, Standing, record_from
 
 T = TypeVar("T")
 
@@ -239,7 +239,7 @@ class RegisterFile:
         life = secrets.token_hex(8)
         with self._transaction() as db:
             if self._joined and self._other_has_it(db):
-                raise Superseded(f"another process has joined as node {self._node} in {self.path}")
+                raise LeaseTaken(f"another process has joined as node {self._node} in {self.path}")
             self._lives.add(life)
             lease = (self._node, life, self._clock() + self._length, self._length)
             db.execute("INSERT OR REPLACE INTO lease VALUES (?, ?, ?, ?)", lease)

@@ -29,10 +29,10 @@ from tramfl.draws import deciding
 from tramfl.notation import Counts, Decision, Digest, ModelCost, NodeId
 from tramfl.record import Scores, row_of, write_atomically
 from tramfl.runtime.journal import Log
-from tramfl.runtime.registers import LeaseLost, Register, Silent, Superseded
-from tramfl.runtime.training.workshop import NewWeights, WorkFailed, Workshop
+from tramfl.runtime.registers import LeaseLost, LeaseTaken, Register, Silent
+from tramfl.runtime.training import NewWeights, WorkFailed, Workshop
 from tramfl.runtime.transport import Refusal, Unreachable
-from tramfl.runtime.weights.store import WeightStore
+from tramfl.runtime.weights import WeightStore
 from tramfl.runtime.wire import Accepted, AskLoad, Consignment, Load, Refused
 from tramfl.scheduling.policy import Policy, check_decision
 
@@ -254,7 +254,7 @@ class Driver:
                 await self._register.join()
                 swapped = await self._register.swap(command.revision, command.record, row)
             versioned = swapped or (await self._register.look()).versioned
-        except Superseded:
+        except LeaseTaken:
             self.tell(on.Superseded(self._clock()))
             return
         except (Silent, LeaseLost) as error:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from tramfl.notation import BadInput
-from tramfl.runtime.registers import LeaseLost, Silent, Superseded
+from tramfl.runtime.registers import LeaseLost, LeaseTaken, Silent
 from tramfl.runtime.site.member import Member
 
 
@@ -36,7 +36,7 @@ async def keep_lease(member: Member, renewed: Callable[[], object]) -> None:
             log("lease-lost")
             joined = False
             continue
-        except Superseded:
+        except LeaseTaken:
             raise superseded(member) from None
         except Silent as error:
             log("register-silent", reason=str(error))

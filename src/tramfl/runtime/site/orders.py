@@ -10,7 +10,7 @@ import msgspec
 from tramfl.circulation.custody import Status
 from tramfl.notation import BadInput
 from tramfl.runtime.journal import Log
-from tramfl.runtime.registers import Silent, Superseded
+from tramfl.runtime.registers import LeaseTaken, Silent
 from tramfl.runtime.site.agreement import check_run_name
 from tramfl.runtime.site.report import Reporter
 from tramfl.runtime.site.starting import RunStart
@@ -48,7 +48,7 @@ class Orders:
             return await self._do(order)
         except (BadInput, OSError) as error:
             return OrderResult(False, str(error))
-        except Superseded as error:
+        except LeaseTaken as error:
             return OrderResult(False, f"this process of the site is about to end: {error}.")
         except Silent as error:
             return OrderResult(

@@ -13,8 +13,8 @@ from tramfl.runtime.site.driver import Driver, Surroundings
 from tramfl.runtime.site.life import Incarnation
 from tramfl.runtime.site.member import Member
 from tramfl.runtime.site.model import LocalModel
-from tramfl.runtime.training.workshop import Workshop
-from tramfl.runtime.weights.store import WeightStore
+from tramfl.runtime.training import Workshop
+from tramfl.runtime.weights import WeightStore
 from tramfl.scheduling.policy import Policy
 
 KEPT_RUNS = 2

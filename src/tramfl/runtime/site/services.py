@@ -11,13 +11,12 @@ from pathlib import Path
 from tramfl.circulation import commands as do
 from tramfl.notation import NodeId
 from tramfl.record import is_past_a_limit
-from tramfl.runtime.loads.meters import Meters
+from tramfl.runtime.loads import Meters
 from tramfl.runtime.site.lease import superseded
 from tramfl.runtime.site.life import Tasks
 from tramfl.runtime.site.member import Member
 from tramfl.runtime.site.status import FinishedRuns
-from tramfl.runtime.training.scoring import Scorer
-from tramfl.runtime.training.workshop import Workshop
+from tramfl.runtime.training import Scorer, Workshop
 from tramfl.runtime.transport import Refusal, Unreachable
 from tramfl.runtime.wire import AskLoad, Consignment, Load, Order
 

@@ -1,4 +1,5 @@
-"""How sites talk: gRPC with mutual TLS on one port, without generated code. serving.py answers, calling.py asks.
+"""How sites talk: gRPC with mutual TLS on one port, without generated code. serving.py answers, calling.py asks,
+docking.py receives models.
 
 Six methods. Load, Probe and Carry are for sites; Order, Rows and Model for the operator too:
 
@@ -15,7 +16,8 @@ trusted, so it works on loopback only.
 """
 
 from tramfl.runtime.transport.calling import Peers, TransferRefused, Unreachable
+from tramfl.runtime.transport.host import Host
 from tramfl.runtime.transport.links import Credentials, Refusal
-from tramfl.runtime.transport.serving import Host, Server
+from tramfl.runtime.transport.serving import Server
 
 __all__ = ["Credentials", "Host", "Peers", "Refusal", "Server", "TransferRefused", "Unreachable"]

@@ -6,22 +6,19 @@ Who speaks is what the certificate says, never what a message says.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import time
-from collections import deque
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import grpc
 
 from tramfl.config import is_loopback
-from tramfl.notation import BadInput, Digest, NodeId
+from tramfl.notation import BadInput
 from tramfl.runtime.journal import Log
 from tramfl.runtime.settings import OPERATOR, Federation
+from tramfl.runtime.transport.docking import Dock, SentAgain
+from tramfl.runtime.transport.host import Host, Peer
 from tramfl.runtime.transport.links import (
     SERVICE,
     SITE_KEY,
@@ -32,89 +29,21 @@ from tramfl.runtime.transport.links import (
     options,
     other_protocol,
 )
-from tramfl.runtime.weights import DIGEST, Arrival, Manifest, Spoilt, Truncated, Unfit, WeightStore, check_consignment
+from tramfl.runtime.weights import DIGEST, Spoilt, Unfit
 from tramfl.runtime.wire import (
     CHUNK_BYTES,
     Accepted,
     AskLoad,
     AskModel,
     AskRows,
-    Consignment,
-    Load,
     Order,
-    OrderResult,
-    Proceed,
     Refused,
     Rows,
 )
 
-STALL_SECONDS = 300.0
-"""A transfer whose sender is connected but sends no chunk for this long is ended."""
 MOST_CALLS = 512
 """Most calls at once, of all peers together."""
-TRANSFERS_PER_SITE = 2
-"""Most transfers at once from one site: a model to train, and a background copy."""
-CHUNKS_AHEAD = 3
-"""Chunks of a transfer in memory that wait to be written."""
 ROWS_BYTES = 1 << 20
-
-
-class Host(Protocol):
-    """What a site does for its peers."""
-
-    @property
-    def manifest(self) -> Manifest | None:
-        """What weights must look like; nothing is received while it is None."""
-        ...
-
-    @property
-    def store(self) -> WeightStore | None:
-        """Where weights go; None before a run has begun, and nothing is received then."""
-        ...
-
-    async def load(self, peer: NodeId, ask: AskLoad) -> Load:
-        """What this site can spare. Raises Refusal."""
-        ...
-
-    def admission(self, peer: NodeId, consignment: Consignment) -> str | None:
-        """Why this model is rejected, or None; asked before a byte of it is sent."""
-        ...
-
-    async def arrived(
-        self, peer: NodeId, consignment: Consignment, staged: Path, seconds: float
-    ) -> Accepted | Refused:
-        """A model is in `store.incoming`, verified; returns once it is stored or finally rejected.
-
-        `seconds` is what sending all of it takes, even if some was sent before; 0 where all of it was here already.
-        It comes twice if its sender did not hear the first answer. What is left of `staged` is removed afterwards.
-        """
-        ...
-
-    async def order(self, who: str, order: Order) -> OrderResult:
-        """Carry out an order of the operator or of a site. Raises Refusal."""
-        ...
-
-    async def rows(self, who: str, ask: AskRows) -> Rows:
-        """Rows of committed rounds. Raises Refusal."""
-        ...
-
-    def model_path(self, digest: Digest) -> Path | None:
-        """Where these weights are, or None."""
-        ...
-
-
-class Peer(NamedTuple):
-    """Who calls."""
-
-    name: str
-    number: NodeId | None
-    """None for the operator."""
-
-    @property
-    def site(self) -> NodeId:
-        """The calling site's number; only for methods that the operator may not call."""
-        assert self.number is not None
-        return self.number
 
 
 class Server:
@@ -276,7 +205,7 @@ class Server:
             reply = await self._dock.receive(peer, first, context)
         except (Refusal, Unfit) as error:
             reply = Refused(str(error))
-        except Superseded:
+        except SentAgain:
             raise Refusal("the same weights are being sent anew", grpc.StatusCode.ABORTED) from None
         except Spoilt as error:
             raise Refusal(f"{error}; send it again", grpc.StatusCode.DATA_LOSS) from None
@@ -285,178 +214,6 @@ class Server:
         if isinstance(reply, Refused):
             self._log("refused", peer=peer.name, address=context.peer(), what="Carry", reason=reply.reason)
         await context.write(encode(reply))
-
-
-class Transfer:
-    """A model on its way in."""
-
-    def __init__(self, content: bytes) -> None:
-        self.content = content
-        """The consignment message, undecoded."""
-        self.receiving: asyncio.Task[float] | None = None
-        self.landing: asyncio.Task[Accepted | Refused] | None = None
-        self.superseded = False
-        self.over = asyncio.Event()
-
-
-class Superseded(Exception):
-    """The same site started to send the same weights again."""
-
-
-class Dock:
-    """Where models arrive: one transfer of the same weights from the same site at a time."""
-
-    def __init__(self, federation: Federation, host: Host) -> None:
-        self._sites = len(federation.names)
-        self._host = host
-        self._busy: dict[tuple[str, Digest], Transfer] = {}
-
-    async def receive(self, peer: Peer, content: bytes, context: Any) -> Accepted | Refused:
-        """Receive one model. Raises Unfit, Refusal, Spoilt, Superseded or OSError."""
-        consignment = decode(content, Consignment)
-        check_consignment(consignment, peer.site, self._sites)
-        key = peer.name, consignment.offer.digest
-        while (other := self._busy.get(key)) is not None:
-            if other.landing is not None and other.content == content:
-                # The sender lost the connection before it got the answer.
-                await context.write(encode(Proceed(consignment.size)))
-                return await asyncio.shield(other.landing)
-            await _supersede(other)
-        arrival = self._admit(peer, consignment)
-        transfer = self._busy[key] = Transfer(content)
-        try:
-            transfer.receiving = asyncio.create_task(self._take_in(arrival, context))
-            seconds = await transfer.receiving
-            transfer.landing = asyncio.create_task(self._land(key, peer, consignment, arrival, seconds))
-        except asyncio.CancelledError:
-            if transfer.superseded:
-                raise Superseded from None
-            raise
-        finally:
-            if transfer.landing is None:
-                # Also where everything is verified and the sender disconnected at that moment.
-                arrival.close(keep=True)
-                self._end(key)
-        # The weights are stored even if the sender disconnects now.
-        return await asyncio.shield(transfer.landing)
-
-    async def close(self) -> None:
-        """Wait until every model that is being stored is stored."""
-        if landings := [t.landing for t in self._busy.values() if t.landing is not None]:
-            await asyncio.wait(landings)
-
-    def _admit(self, peer: Peer, consignment: Consignment) -> Arrival:
-        store, manifest = self._host.store, self._host.manifest
-        if store is None or manifest is None:
-            raise Refusal("no run has begun at this site")
-        if sum(name == peer.name for name, _ in self._busy) >= TRANSFERS_PER_SITE:
-            raise Refusal(f"{peer.name} is sending {TRANSFERS_PER_SITE} models already")
-        if reason := self._host.admission(peer.site, consignment):
-            raise Refusal(reason)
-        return Arrival(store, manifest, peer.name, consignment)
-
-    async def _take_in(self, arrival: Arrival, context: Any) -> float:
-        """Receive until the sender is done, and verify; returns the seconds."""
-        keep = True  # unless the content is wrong: if the connection breaks, the sender may resume
-        thread = ThreadPoolExecutor(1, "arrival")  # one thread, so all work on the file is done in order
-        try:
-            await _in_thread(thread, arrival.open)
-            await context.write(encode(Proceed(arrival.offset)))
-            began = time.monotonic()
-            await self._take_chunks(arrival, context, thread)
-            await _in_thread(thread, arrival.finish)
-            return arrival.seconds_for_all(time.monotonic() - began)
-        except (Unfit, Spoilt, OSError) as error:
-            keep = isinstance(error, Truncated)
-            raise
-        finally:
-            thread.shutdown(wait=False)
-            if not arrival.verified:
-                arrival.close(keep)
-
-    async def _take_chunks(self, arrival: Arrival, context: Any, thread: ThreadPoolExecutor) -> None:
-        """Chunks are hashed and written in the thread while the next few are read."""
-        loop = asyncio.get_running_loop()
-        taking: deque[Future[None]] = deque()
-        try:
-            async with asyncio.timeout(STALL_SECONDS) as patience:
-                while (chunk := await context.read()) is not grpc.aio.EOF:
-                    patience.reschedule(loop.time() + STALL_SECONDS)
-                    while taking and (taking[0].done() or len(taking) == CHUNKS_AHEAD):
-                        await _see_oldest_done(taking)
-                    taking.append(thread.submit(arrival.take, chunk))
-                    taking[-1].add_done_callback(partial(_end_if_failed, loop, patience))
-            while taking:
-                await _see_oldest_done(taking)
-        except TimeoutError:
-            if not patience.expired():
-                raise
-            for future in taking:
-                if future.done() and not future.cancelled():
-                    future.result()
-            raise Truncated(f"no chunk came for {STALL_SECONDS:.0f} s") from None
-        finally:
-            await _until_done(asyncio.gather(*map(asyncio.wrap_future, taking), return_exceptions=True))
-
-    async def _land(
-        self, key: tuple[str, Digest], peer: Peer, consignment: Consignment, arrival: Arrival, seconds: float
-    ) -> Accepted | Refused:
-        try:
-            return await self._host.arrived(peer.site, consignment, arrival.path, seconds)
-        finally:
-            arrival.close(keep=False)
-            self._end(key)
-
-    def _end(self, key: tuple[str, Digest]) -> None:
-        self._busy.pop(key).over.set()
-
-
-async def _in_thread(thread: ThreadPoolExecutor, do: Callable[[], object]) -> None:
-    """Run a function on the file in the thread; a cancelled caller still waits until it has ended."""
-    future = asyncio.get_running_loop().run_in_executor(thread, do)
-    await _until_done(future)
-    future.result()
-
-
-async def _see_oldest_done(taking: deque[Future[None]]) -> None:
-    """Wait for the oldest write; it is removed from the queue only after it has succeeded."""
-    oldest = taking[0]
-    if not oldest.done():  # a finished write needs no turn of the event loop
-        await asyncio.wrap_future(oldest)
-    oldest.result()
-    taking.popleft()
-
-
-def _end_if_failed(loop: asyncio.AbstractEventLoop, patience: asyncio.Timeout, taken: Future[None]) -> None:
-    """End the reading at once where a write failed, not at the next chunk. Called in the thread."""
-
-    def end() -> None:
-        with contextlib.suppress(RuntimeError):  # the reading has ended already
-            patience.reschedule(0.0)
-
-    if not taken.cancelled() and taken.exception() is not None:
-        loop.call_soon_threadsafe(end)
-
-
-async def _until_done(future: asyncio.Future[Any]) -> None:
-    """Wait for a thread even if cancelled again: the file must not be closed while the thread uses it."""
-    cancelled: asyncio.CancelledError | None = None
-    while not future.done():
-        try:
-            await asyncio.wait({future})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    future.exception()  # marks the error as seen; a caller that needs it reads the future
-    if cancelled is not None:
-        raise cancelled
-
-
-async def _supersede(transfer: Transfer) -> None:
-    """End a transfer that is still receiving; wait for one that is being stored."""
-    if transfer.landing is None and transfer.receiving is not None:
-        transfer.superseded = True
-        transfer.receiving.cancel()
-    await transfer.over.wait()
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
