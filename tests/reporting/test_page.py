@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+import tramfl
 from tramfl.notation import BadInput
 from tramfl.reporting import Run, load_run, write_page
+from tramfl.reporting.summary import seconds
 
 MakeRun = Callable[..., Path]
 HOSTILE = "</script><img src=x onerror=\"document.title='pwned'\"><b>&amp;"
@@ -134,7 +136,9 @@ def test_tables_have_captions_and_scoped_headings(many: list[Run], tmp_path: Pat
 
 def test_the_winner_is_marked_in_words(many: list[Run], tmp_path: Path) -> None:
     html = page_of(many, tmp_path)
-    assert re.search(r"load-aware</th><td class=\"best\"><strong>[^<]+</strong><span class=\"badge\">fastest<", html)
+    part = r"(<span class=\"pm\">[^<]+</span>)?"
+    best = rf"load-aware</th><td class=\"best\"><strong>[^<]+{part}</strong><span class=\"badge\">fastest<"
+    assert re.search(best, html)
 
 
 def test_a_policy_has_one_colour_all_over_the_page(make_run: MakeRun, tmp_path: Path) -> None:
@@ -151,6 +155,43 @@ def test_a_page_for_one_run_lists_every_round_with_its_reason(one: Run, tmp_path
     rounds = json.loads(packed(page_of([one], tmp_path), "data"))["rounds"]
     assert rounds["round"] == [row.round for row in one.rows]
     assert rounds["reason"] == [row.decision.reason for row in one.rows]
+
+
+def test_a_policy_of_many_short_rounds_does_not_squeeze_the_others(make_run: MakeRun, tmp_path: Path) -> None:
+    lengths = {"time-first": 900, "load-aware": 30, "random": 60}
+    runs = [load_run(make_run(name, policy=name, rounds=rounds)) for name, rounds in lengths.items()]
+    html = page_of(runs, tmp_path)
+    layout = json.loads(packed(html, "data"))["plots"]["s0-time"]["views"][0]["layout"]
+    assert layout["xaxis"]["range"] == [0, 75]
+    assert "The first 75 rounds are shown; double-click shows all." in html
+
+
+def test_a_caption_has_the_same_means_as_the_table(make_run: MakeRun, tmp_path: Path) -> None:
+    runs = [load_run(make_run(f"r{rounds}", seed=rounds, rounds=rounds)) for rounds in (10, 20)]
+    html = page_of(runs, tmp_path)
+    total = sum(run.summary.total_seconds for run in runs) / 2
+    assert f"load-aware: {seconds(total)} s after 15 rounds" in html
+    assert re.search(rf"<td>15</td>.*<td>{re.escape(seconds(total))}</td>", html)
+
+
+def test_seeds_and_confidence_bands_are_there_to_be_chosen(many: list[Run], tmp_path: Path) -> None:
+    html = page_of(many, tmp_path)
+    traces = json.loads(packed(html, "data"))["plots"]["s0-accuracy"]["views"][0]["data"]
+    assert {trace.get("meta") for trace in traces} == {None, "band", "seeds"}
+    assert len(re.findall(r'type="radio"', html)) == 3
+
+
+def test_a_hundred_nodes_become_a_heat_map_and_a_list_to_sort(tmp_path: Path) -> None:
+    table = tmp_path / "counts.csv"
+    table.write_text("\n".join(f"{i},{i + 1}" for i in range(100)))
+    settings = {"partition.held": str(table)}
+    tramfl.simulate("digits-3", train=False, rounds=9, settings=settings, out=tmp_path / "run")
+    html = page_of([load_run(tmp_path / "run")], tmp_path)
+    plots = json.loads(packed(html, "data"))["plots"]
+    assert {plots[f"s0-{key}"]["views"][0]["data"][0]["type"] for key in ("usage", "held")} == {"heatmap"}
+    assert len(max(re.findall(r"<figcaption[^>]*>([^<]*)<", html), key=len)) < 300
+    assert 'class="numbers sortable"' in html
+    assert "layout" not in re.findall(r'class="numbers ([a-z]+)"', html)
 
 
 def test_a_page_for_several_runs_lists_no_rounds(many: list[Run], tmp_path: Path) -> None:

@@ -52,7 +52,9 @@ def render(runs: Sequence[Run]) -> str:
     for number, (name, group) in enumerate(groups.items()):
         key = f"s{number}"
         comparing, inside = plots.comparison(group, chosen), plots.inside(group, chosen)
-        data["plots"] |= {f"{key}-{p.key}": {"views": p.views, "words": p.view_words} for p in comparing + inside}
+        held = next((plots.held_map(run) for run in group if run.held and run.nodes > plots.MANY_NODES), None)
+        shown = [*comparing, *inside, *([held] if held else [])]
+        data["plots"] |= {f"{key}-{p.key}": {"views": p.views, "words": p.view_words} for p in shown}
         parts.append(sections.scenario(key, name if len(groups) > 1 else None, group, comparing, inside, chosen))
     if len(runs) == 1:
         data["rounds"] = _rounds(runs[0])

@@ -25,6 +25,8 @@ BUBBLES_PER_NODE = 60
 LABEL_COLUMNS = 200
 LARGEST_BUBBLE = 22
 """Pixels across."""
+MANY_NODES = 20
+"""Above this many nodes a heat map takes the place of bubbles, and a list that can be sorted that of a table."""
 ROUTE_AT_FIRST = 100
 """Rounds of the route shown before the reader moves on."""
 
@@ -91,16 +93,21 @@ def _accuracy(runs: Sequence[Run], looks: Looks) -> Plot | None:
         + (" A run that has ended keeps its last value." if any(b.seeds > 1 for b in found.values()) else "")
         + (" Double-click shows the whole time." if cut else "")
     )
-    data = _lines(found, looks, "%{y:.1f} % after %{x:.4g} s", shape="hv", factor=100.0)
+    data = _lines(found, looks, "%{y:.1f} % after %{x:.4g} s", shape="hv", factor=100.0, most=1.0)
     title = f"Test accuracy over {'virtual time' if virtual(runs) else 'time'}"
     return Plot("accuracy", title, words, [{"data": data, "layout": layout}], wide=True)
 
 
 def _time(runs: Sequence[Run], looks: Looks) -> Plot | None:
-    found = series.bands(runs, series.time_over_rounds, points=POINTS)
-    ends = "; ".join(f"{p}: {seconds(b.mean[-1])} s after {b.x[-1]:,.0f} rounds" for p, b in found.items())
-    words = f"A jump is a round that waited for a busy node or a slow link. {ends}."
+    cut = series.useful_rounds(runs)
+    found = series.bands(runs, series.time_over_rounds, points=POINTS, focus=cut)
+    rounds = _means(runs, lambda run: run.summary.rounds)
+    lasted = _means(runs, lambda run: run.summary.total_seconds)
+    ends = "; ".join(f"{p}: {seconds(lasted[p])} s after {rounds[p]:,.0f} rounds" for p in found)
+    ends += f".{_on_average(runs)}{_cut_in_words(cut)}"
+    words = f"A jump is a round that waited for a busy node or a slow link. {ends}"
     layout = _layout("Round", _time_axis(runs), from_zero="xy", legend=len(found) > 1)
+    _cut_rounds(layout, cut, found)
     return Plot(
         "time",
         "Time over rounds",
@@ -125,14 +132,51 @@ def _losses(runs: Sequence[Run], looks: Looks) -> Iterable[Plot | None]:
         ),
     )
     for key, title, quantity, meaning in kinds:
-        found = series.bands(runs, quantity, points=POINTS)
+        cut = series.useful_rounds(runs)
+        found = series.bands(runs, quantity, points=POINTS, focus=cut)
         if not found:
             yield None
             continue
-        ends = "; ".join(f"{p}: from {b.mean[0]:.2f} to {b.mean[-1]:.2f}" for p, b in found.items())
+        first, last = _first_and_last(runs, quantity)
+        ends = "; ".join(f"{p}: from {first[p]:.2f} to {last[p]:.2f}" for p in found)
+        ends += f".{_on_average(runs)}{_cut_in_words(cut)}"
         layout = _layout("Round", "Loss", from_zero="xy", legend=len(found) > 1)
+        _cut_rounds(layout, cut, found)
         data = _lines(found, looks, "%{y:.3f} at round %{x}")
-        yield Plot(key, title, f"{meaning} {ends}.", [{"data": data, "layout": layout}])
+        yield Plot(key, title, f"{meaning} {ends}", [{"data": data, "layout": layout}])
+
+
+def _means(runs: Sequence[Run], figure: Callable[[Run], float]) -> dict[str, float]:
+    """The mean of a figure over each policy's runs, as the tables have it."""
+    values: dict[str, list[float]] = {}
+    for run in runs:
+        values.setdefault(run.policy, []).append(figure(run))
+    return {policy: math.fsum(found) / len(found) for policy, found in values.items()}
+
+
+def _first_and_last(runs: Sequence[Run], quantity: series.Quantity) -> tuple[dict[str, float], dict[str, float]]:
+    """The means over each policy's runs of what was measured first and last."""
+    measured = [run for run in runs if len(quantity(run))]
+    return _means(measured, lambda run: quantity(run).y[0]), _means(measured, lambda run: quantity(run).y[-1])
+
+
+def _on_average(runs: Sequence[Run]) -> str:
+    """What to add to a caption whose figures are means of runs that end at different rounds."""
+    several = len(runs) > len({run.policy for run in runs})
+    return " Means over seeds; a line ends where the first of its seeds does." if several else ""
+
+
+def _cut_in_words(cut: float | None) -> str:
+    return f" The first {cut:,.0f} rounds are shown; double-click shows all." if cut else ""
+
+
+def _cut_rounds(layout: Spec, cut: float | None, found: dict[str, series.Band]) -> None:
+    """Show the rounds up to `cut`, and as much height as they need."""
+    if cut is None:
+        return
+    highest = max((float(b.high[b.x <= cut].max(initial=0.0)) for b in found.values()), default=1.0)
+    layout["xaxis"] |= {"range": [0, cut], "autorange": False}
+    layout["yaxis"] |= {"range": [0, 1.06 * highest or 1.0], "autorange": False}
 
 
 def _spent(runs: Sequence[Run]) -> Plot | None:
@@ -194,6 +238,65 @@ def _one_by_one(
 
 
 def _node_usage(run: Run, colour: str) -> tuple[Spec, str]:
+    return _node_heat(run) if run.nodes > MANY_NODES else _node_bubbles(run, colour)
+
+
+def _node_heat(run: Run) -> tuple[Spec, str]:
+    usage = series.node_usage(run, LABEL_COLUMNS)
+    heat = {
+        "type": "heatmap",
+        "x": _short((usage.first + usage.last) / 2),
+        "y": list(range(run.nodes)),
+        "z": [_short(row) for row in usage.samples],
+        "colorscale": "Cividis",
+        "colorbar": {"title": {"text": "Samples", "side": "right"}, "thickness": 10, "outlinewidth": 0},
+        "hovertemplate": "%{z:,.0f} samples at node %{y}, round %{x:.0f}<extra></extra>",
+    }
+    layout = _by_node(run)
+    layout["yaxis"] |= {"range": [run.nodes - 0.5, -0.5], "showgrid": False}
+    layout["xaxis"] |= {"showgrid": False}
+    width = int(usage.last[0] - usage.first[0]) + 1
+    each = "one round" if width == 1 else f"{width} rounds together"
+    return {"data": [heat], "layout": layout}, f"Samples that each node trained on in {each}. {_most_used(usage)}"
+
+
+def _most_used(usage: series.NodeUsage) -> str:
+    """Which nodes had most of the samples; of many nodes, only the first few."""
+    trained = usage.samples.sum(axis=1)
+    shares = 100 * trained / max(trained.sum(), 1.0)
+    order = np.argsort(-shares, kind="stable")
+    if len(shares) <= MANY_NODES:
+        return "Of all samples, " + ", ".join(f"node {node} had {s:.0f} %" for node, s in enumerate(shares)) + "."
+    most = ", ".join(f"node {node} ({shares[node]:.1f} %)" for node in order[:3])
+    idle = int((trained == 0).sum())
+    never = f" {idle:,} of {len(shares):,} nodes never trained." if idle else " Every node trained."
+    return f"Most were used at {most}.{never}"
+
+
+def held_map(run: Run) -> Plot:
+    """Training samples per node and label as a heat map, for more nodes than a table can show."""
+    heat = {
+        "type": "heatmap",
+        "x": [_shown(name) for name in run.labels],
+        "y": list(range(run.nodes)),
+        "z": [list(node) for node in run.held],
+        "colorscale": "Cividis",
+        "colorbar": {"title": {"text": "Samples", "side": "right"}, "thickness": 10, "outlinewidth": 0},
+        "hovertemplate": "node %{y} holds %{z:,.0f} samples of label %{x}<extra></extra>",
+    }
+    layout = _layout("Label", "Node", legend=False)
+    layout["xaxis"] |= {"type": "category", "showgrid": False}
+    layout["yaxis"] |= {"range": [run.nodes - 0.5, -0.5], "showgrid": False}
+    totals = [sum(node) for node in run.held]
+    kinds = [sum(count > 0 for count in node) for node in run.held]
+    words = (
+        f"{run.nodes:,} nodes hold between {min(totals):,} and {max(totals):,} samples each, of {min(kinds)} to"
+        f" {max(kinds)} labels."
+    )
+    return Plot("held", "Training samples per node and label", words, [{"data": [heat], "layout": layout}], wide=True)
+
+
+def _node_bubbles(run: Run, colour: str) -> tuple[Spec, str]:
     # Twice as many still read, and a round of its own says more than two together.
     single = len(run.rows) <= 2 * BUBBLES_PER_NODE
     usage = series.node_usage(run, len(run.rows) if single else BUBBLES_PER_NODE)
@@ -219,13 +322,8 @@ def _node_usage(run: Run, colour: str) -> tuple[Spec, str]:
     margin = 0.03 * len(run.rows) + 0.5
     layout["xaxis"]["range"] = [run.rows[0].round - margin, run.rows[-1].round + margin]
     width = int(usage.last[0] - usage.first[0]) + 1
-    shares = 100 * usage.samples.sum(axis=1) / max(usage.samples.sum(), 1.0)
-    words = (
-        f"A bubble's area is the number of samples a node trained on in "
-        f"{'one round' if width == 1 else f'{width} rounds together'}. Of all samples, "
-        + ", ".join(f"node {node} had {share:.0f} %" for node, share in enumerate(shares))
-        + "."
-    )
+    each = "one round" if width == 1 else f"{width} rounds together"
+    words = f"A bubble's area is the number of samples a node trained on in {each}. {_most_used(usage)}"
     return {"data": [data], "layout": layout}, words
 
 
@@ -331,23 +429,37 @@ def _rounds_axis(run: Run) -> Spec:
 
 
 def _lines(
-    found: dict[str, series.Band], looks: Looks, hover: str, shape: str = "linear", factor: float = 1.0
+    found: dict[str, series.Band],
+    looks: Looks,
+    hover: str,
+    shape: str = "linear",
+    factor: float = 1.0,
+    most: float = math.inf,
 ) -> list[Spec]:
-    """A line for each policy, upon a band from least to greatest where there are several seeds."""
-    data: list[Spec] = []
+    """A line for each policy; where there are several seeds also the mean's confidence band, and every seed.
+
+    `meta` says which of them a trace is, so that the page can show one kind at a time.
+    """
+    behind: list[Spec] = []
+    lines: list[Spec] = []
     for policy, band in found.items():
         look, name = looks[policy], _shown(policy)
-        x = _short(band.x)
-        common = {"type": "scatter", "mode": "lines", "legendgroup": name, "x": x}
+        common = {"type": "scatter", "mode": "lines", "legendgroup": name}
         if band.seeds > 1:
-            edge = common | {"hoverinfo": "skip", "showlegend": False, "line": {"width": 0, "shape": shape}}
-            data.append(edge | {"y": _short(factor * band.low)})
-            data.append(edge | {"y": _short(factor * band.high), "fill": "tonexty", "fillcolor": _faint(look.colour)})
+            edge = common | {"x": _short(band.x), "hoverinfo": "skip", "showlegend": False, "meta": "band"}
+            edge |= {"line": {"width": 0, "shape": shape}}
+            low, high = np.maximum(band.mean - band.interval, 0.0), np.minimum(band.mean + band.interval, most)
+            behind.append(edge | {"y": _short(factor * low)})
+            behind.append(edge | {"y": _short(factor * high), "fill": "tonexty", "fillcolor": _faint(look.colour)})
+        for curve in band.curves:
+            alone = common | {"x": _short(curve.x), "y": _short(factor * curve.y), "showlegend": False}
+            line = {"color": look.colour, "width": 1, "shape": shape}
+            behind.append(alone | {"hoverinfo": "skip", "meta": "seeds", "opacity": 0.45, "line": line})
         line = {"color": look.colour, "dash": look.dash, "width": 2, "shape": shape}
         template = f"{name}: {hover}<extra></extra>"
-        data.append(common | {"name": name, "y": _short(factor * band.mean), "line": line, "hovertemplate": template})
-    bands_first = [trace for trace in data if "hoverinfo" in trace]
-    return bands_first + [trace for trace in data if "hoverinfo" not in trace]
+        mean = {"x": _short(band.x), "y": _short(factor * band.mean), "name": name}
+        lines.append(common | mean | {"line": line, "hovertemplate": template})
+    return behind + lines
 
 
 def _layout(x: str, y: str, *, from_zero: str = "", legend: bool = True) -> Spec:

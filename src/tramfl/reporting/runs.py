@@ -147,7 +147,10 @@ def by_scenario(runs: Iterable[Run]) -> dict[str, list[Run]]:
 
 def doubts(runs: Sequence[Run]) -> list[str]:
     """What a reader should know before comparing these runs: one sentence each, most often none."""
-    notes = [_unfinished(runs)] if any(run.summary.status != "finished" for run in runs) else []
+    notes = [_unfinished(runs)] if any(_is_unfinished(run) for run in runs) else []
+    notes += [
+        f"{run.policy}, seed {run.seed}, was stopped: {why}" for run in runs if (why := run.summary.stopped_because)
+    ]
     if undone := sum(run.undone_rounds for run in runs):
         notes.append(f"Work lost with a failed node and done again is left out here: {undone:,} rounds in all.")
     seen: dict[tuple[str, str, int], Run] = {}
@@ -175,8 +178,12 @@ def settings_of(runs: Sequence[Run]) -> dict[str, list[str]]:
     return keys
 
 
+def _is_unfinished(run: Run) -> bool:
+    return run.summary.status not in ("finished", "stopped")
+
+
 def _unfinished(runs: Sequence[Run]) -> str:
-    names = [f"{run.policy}, seed {run.seed}" for run in runs if run.summary.status != "finished"]
+    names = [f"{run.policy}, seed {run.seed}" for run in runs if _is_unfinished(run)]
     shown = "; ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     return f"{'One run' if len(names) == 1 else f'{len(names)} runs'} did not come to an end ({shown})."
 

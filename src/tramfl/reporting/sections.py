@@ -8,9 +8,19 @@ from collections.abc import Callable, Sequence
 from tramfl.record import Summary
 from tramfl.reporting.colours import Look, in_order
 from tramfl.reporting.markup import Html, element, table, together
-from tramfl.reporting.plots import Plot
+from tramfl.reporting.plots import MANY_NODES, Plot, held_map
 from tramfl.reporting.runs import Run, by_scenario, doubts, settings_of, virtual
-from tramfl.reporting.summary import NOT_REACHED, TargetTime, cell_text, percent, seconds, times_to_target
+from tramfl.reporting.summary import (
+    NOT_REACHED,
+    Difference,
+    TargetTime,
+    cell_text,
+    difference_text,
+    differences,
+    percent,
+    seconds,
+    times_to_target,
+)
 from tramfl.reporting.verdict import verdict
 
 Looks = dict[str, Look]
@@ -51,14 +61,14 @@ def scenario(
     """All there is to one scenario; its name and a verdict of its own only where the page has several."""
     several, level = len(runs) > 1, "h2" if name is None else "h3"
     sections: list[tuple[str, list[Html]]] = [
-        ("Time to target", [_target_table(runs, looks)]),
+        ("Time to target", [_target_table(runs, looks), _difference_table(runs, looks)]),
         ("What each policy did" if several else "In numbers", [_totals(runs, looks)]),
-        ("How it went", [_about_bands(runs), _figures(key, comparing, level)]),
+        ("How it went", [_mode_choice(key, runs), _figures(key, comparing, level)]),
         (
             "Inside one run" if several else "Inside the run",
             [_run_choice(key, runs) if several else Html(), _figures(key, inside, level)],
         ),
-        ("Who holds which labels", [_layout_table(runs)]),
+        ("Who holds which labels", _layout(key, runs, level)),
     ]
     parts = [element("section", element(level, title), content) for title, content in sections if any(content)]
     if name is not None:
@@ -66,10 +76,24 @@ def scenario(
     return element("section", parts, id=key, class_="scenario")
 
 
-def _about_bands(runs: Sequence[Run]) -> Html:
-    if len(runs) == len({run.policy for run in runs}):
+def _mode_choice(key: str, runs: Sequence[Run]) -> Html:
+    """What the lines are, and the choice of what to show behind them."""
+    policies = {run.policy for run in runs}
+    if len(runs) == len(policies):
         return Html()
-    return element("p", "Lines are means over seeds; bands reach from the least to the greatest.", class_="about")
+    # Bands of many policies lie on top of each other: few are shown at once, many on request.
+    first = "band" if len(policies) <= 2 else "mean"
+    choices = (("mean", "means alone"), ("band", "95 % confidence band"), ("seeds", "every seed"))
+    buttons = [
+        element(
+            "label",
+            element("input", type="radio", name_=f"{key}-mode", value=mode, checked=mode == first, data_mode=key),
+            element("span", words),
+        )
+        for mode, words in choices
+    ]
+    legend = element("legend", "Lines are means over seeds. Show")
+    return element("fieldset", legend, buttons, class_="modes", data_first=first)
 
 
 def _target_table(runs: Sequence[Run], looks: Looks) -> Html:
@@ -78,23 +102,79 @@ def _target_table(runs: Sequence[Run], looks: Looks) -> Html:
         return Html()
     targets = sorted({time.target for time in times})
     cells = {(time.policy, time.target): time for time in times}
+    held = {(time.policy, time.target): time for time in times_to_target(runs, "held")}
     policies = in_order(run.policy for run in runs)
-    rows = [[_policy(policy, looks), *(_time(cells.get((policy, t))) for t in targets)] for policy in policies]
-    caption = f"{'Virtual seconds' if virtual(runs) else 'Seconds'} until the test accuracy reached a target"
+    rows = [
+        [_policy(policy, looks), *(_time(cells.get((policy, t)), held.get((policy, t))) for t in targets)]
+        for policy in policies
+    ]
+    caption = f"{'Virtual seconds' if virtual(runs) else 'Seconds'} until a test first reached a target"
+    if held:
+        counts = sorted({run.settings.budget.held_for or 1 for run in runs})
+        tests = " or ".join(map(str, counts))
+        caption += f"; below it, since when the mean of the last {tests} tests held the target to the end"
     if len(runs) > len(policies):
-        caption += ": mean ± standard deviation over seeds"
+        caption += f". Mean ± half of its 95 % confidence interval over {_seeds(times)}"
     if any(0 < time.reached < time.seeds for time in times):
         caption += "; (3 of 5) means that only three of five seeds got there"
     missed = f" {NOT_REACHED} : not reached within the budget." if any(time.mean is None for time in times) else ""
-    return table(f"{caption}.{missed}", ["Policy", *(f"to {percent(t)}" for t in targets)], rows, class_="numbers")
+    headings = ["Policy", *(f"to {percent(t)}" for t in targets)]
+    return table(f"{caption}.{missed}", headings, rows, class_=_targets_class(targets))
 
 
-def _time(time: TargetTime | None) -> Html:
-    if time is None or not time.wins:
-        return element("td", cell_text(time) if time else "")
-    return element(
-        "td", element("strong", cell_text(time)), element("span", "fastest", class_="badge"), class_="best"
+def _targets_class(targets: Sequence[float]) -> str:
+    """Few targets fit a phone side by side; more scroll."""
+    return "numbers targets few" if len(targets) <= 3 else "numbers targets"
+
+
+def _seeds(times: Sequence[TargetTime]) -> str:
+    counts = sorted({time.seeds for time in times})
+    return f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
+
+
+def _time(time: TargetTime | None, held: TargetTime | None) -> Html:
+    if time is None:
+        return element("td", "")
+    below = Html()
+    if held is not None and time.mean is not None:
+        below = element(
+            "small", f"held {cell_text(held)}" if held.mean is not None else "not held", class_="held-time"
+        )
+    if not time.wins:
+        return element("td", _parted(cell_text(time)), below)
+    badge = element("span", "fastest", class_="badge")
+    return element("td", element("strong", _parted(cell_text(time))), badge, below, class_="best")
+
+
+def _parted(text: str) -> Html:
+    """A mean, and what follows it as a part that a narrow screen may put below."""
+    mean, gap, rest = text.partition(" ")
+    return together([mean, element("span", gap + rest, class_="pm")]) if rest else together([mean])
+
+
+def _difference_table(runs: Sequence[Run], looks: Looks) -> Html:
+    found = differences(runs)
+    if not any(difference.interval is not None for difference in found):
+        return Html()
+    reference, targets = found[0].reference, sorted({difference.target for difference in found})
+    cells = {(difference.policy, difference.target): difference for difference in found}
+    rows: list[list[str | Html]] = []
+    for policy in in_order(difference.policy for difference in found):
+        texts = [_difference(cells.get((policy, target))) for target in targets]
+        rows.append([_policy(policy, looks), *texts])
+    caption = (
+        f"Seconds later than {reference} on equal seeds: mean ± half of its 95 % confidence interval, and how many"
+        " seeds had both reach the target. In bold where the interval excludes 0."
     )
+    headings = ["Policy", *(f"to {percent(t)}" for t in targets)]
+    return table(caption, headings, rows, class_=_targets_class(targets))
+
+
+def _difference(difference: Difference | None) -> Html:
+    if difference is None:
+        return element("td", NOT_REACHED)
+    text = _parted(difference_text(difference))
+    return element("td", element("strong", text) if difference.clear else text)
 
 
 def _totals(runs: Sequence[Run], looks: Looks) -> Html:
@@ -160,10 +240,17 @@ def _run_choice(key: str, runs: Sequence[Run]) -> Html:
     return element("p", element("label", "Run ", element("select", options, data_choose=key)), class_="choice")
 
 
-def _layout_table(runs: Sequence[Run]) -> Html:
+def _layout(key: str, runs: Sequence[Run], level: str) -> list[Html]:
+    """Who holds what: a table of few nodes; of many a heat map, and a list that can be sorted."""
     run = next((run for run in runs if run.held), None)
     if run is None:
-        return Html()
+        return [Html()]
+    if run.nodes <= MANY_NODES:
+        return [_layout_table(run)]
+    return [_figures(key, [held_map(run)], level), _node_list(run, alone=len(runs) == 1)]
+
+
+def _layout_table(run: Run) -> Html:
     most = max((count for node in run.held for count in node), default=0) or 1
     rows: list[list[str | Html]] = []
     for node, held in enumerate(run.held):
@@ -178,6 +265,22 @@ def _layout_table(runs: Sequence[Run]) -> Html:
         ]
         rows.append([f"Node {node}", *cells, f"{sum(held):,}"])
     return table("Training samples per node and label.", ["Node", *run.labels, "All"], rows, class_="numbers layout")
+
+
+def _node_list(run: Run, *, alone: bool) -> Html:
+    """The nodes as a list: what each holds, and what it did where the page is about this run alone."""
+    rounds, samples = [0] * run.nodes, [0] * run.nodes
+    for row in run.rows if alone else ():
+        if row.node is not None:
+            rounds[row.node] += 1
+            samples[row.node] += sum(row.samples)
+    rows: list[list[str | Html]] = []
+    for node, held in enumerate(run.held):
+        did = [f"{rounds[node]:,}", f"{samples[node]:,}"] if alone else []
+        rows.append([f"Node {node}", f"{sum(held):,}", str(sum(count > 0 for count in held)), *did])
+    headings = ["Node", "Samples held", "Labels held", *(["Rounds trained", "Samples trained"] if alone else [])]
+    caption = "Every node. A click on a heading sorts the list."
+    return element("div", table(caption, headings, rows, class_="numbers sortable"), class_="tall")
 
 
 def what_was_run(runs: Sequence[Run]) -> Html:

@@ -5,6 +5,7 @@ Long runs are thinned here so that a figure stays quick whatever the run's lengt
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,6 +14,7 @@ import numpy as np
 
 from tramfl.notation import Reals
 from tramfl.reporting.colours import in_order
+from tramfl.reporting.intervals import t_quantile
 from tramfl.reporting.runs import Run
 from tramfl.reporting.summary import times_to_target
 
@@ -30,13 +32,17 @@ class Curve:
 
 @dataclass(frozen=True)
 class Band:
-    """The same quantity over the seeds of a policy: mean, least and greatest."""
+    """The same quantity over the seeds of a policy: mean, least and greatest, and how sure the mean is."""
 
     x: Reals
     mean: Reals
     low: Reals
     high: Reals
     seeds: int
+    interval: Reals
+    """Half the width of the mean's 95 % confidence interval; 0 for a single seed."""
+    curves: tuple[Curve, ...] = ()
+    """Every seed by itself, where there are several."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +116,18 @@ def useful_seconds(runs: Sequence[Run]) -> float | None:
     return 2.5 * max(reached) if reached and 2.5 * max(reached) < 0.6 * end else None
 
 
+def useful_rounds(runs: Sequence[Run]) -> float | None:
+    """Where a plot over rounds may end at first sight: a policy of many short rounds would squeeze all others."""
+    last: dict[str, float] = {}
+    for run in runs:
+        last[run.policy] = max(last.get(run.policy, 0.0), float(run.rows[-1].round))
+    ends = sorted(last.values())
+    cut = len(ends)
+    while cut > 1 and ends[cut - 1] > 2.5 * ends[cut - 2]:
+        cut -= 1
+    return 1.25 * ends[cut - 1] if cut < len(ends) else None
+
+
 def seconds_spent(runs: Sequence[Run]) -> dict[str, tuple[float, float, float, float]]:
     """Mean seconds per policy: compute, transfer, waiting, and lost on attempts that failed."""
     spent: dict[str, tuple[float, float, float, float]] = {}
@@ -160,14 +178,23 @@ def _band(curves: Sequence[Curve], points: int, keep_last: bool, focus: float | 
     if len(curves) == 1:
         curve = curves[0]
         chosen = _in_two(curve.x, points, focus, lambda begin, end, count: _extremes(curve.y, begin, end, count))
-        return Band(curve.x[chosen], curve.y[chosen], curve.y[chosen], curve.y[chosen], 1)
+        y = curve.y[chosen]
+        return Band(curve.x[chosen], y, y, y, 1, np.zeros_like(y))
     begin = max(curve.x[0] for curve in curves)
     end = (max if keep_last else min)(curve.x[-1] for curve in curves)
     places = np.unique(np.concatenate([curve.x for curve in curves]))
     places = places[(places >= begin) & (places <= max(begin, end))]
     places = places[_in_two(places, points, focus, _evenly)]
     values = np.array([c.y[np.maximum(np.searchsorted(c.x, places, side="right") - 1, 0)] for c in curves])
-    return Band(places, values.mean(axis=0), values.min(axis=0), values.max(axis=0), len(curves))
+    interval = t_quantile(len(curves) - 1) * values.std(axis=0, ddof=1) / math.sqrt(len(curves))
+    least, greatest = values.min(axis=0), values.max(axis=0)
+    alone = tuple(_thinned(curve, points // len(curves), focus) for curve in curves)
+    return Band(places, values.mean(axis=0), least, greatest, len(curves), interval, alone)
+
+
+def _thinned(curve: Curve, points: int, focus: float | None) -> Curve:
+    chosen = _in_two(curve.x, points, focus, lambda begin, end, count: _extremes(curve.y, begin, end, count))
+    return Curve(curve.x[chosen], curve.y[chosen])
 
 
 def _in_two(x: Reals, points: int, focus: float | None, choose: Callable[[int, int, int], set[int]]) -> list[int]:

@@ -106,7 +106,7 @@
     // plotly.js offers to upload a chart unless told otherwise; a report stays where it is.
     showSendToCloud: false, plotlyServerURL: "",
   };
-  const chosen = {};
+  const chosen = {}, modes = {}; // by scenario: the run looked into, and what is shown behind the means
   const drawn = new Set();
 
   function draw(place, plots) {
@@ -115,7 +115,8 @@
     const view = Math.min(chosen[scenario] || 0, plot.views.length - 1);
     if (plot.words.length) place.parentElement.querySelector("figcaption").textContent = plot.words[view];
     const { data, layout } = plot.views[view];
-    Plotly.react(place, data, themed(layout), config);
+    const mode = modes[scenario] || "mean";
+    Plotly.react(place, data.filter((trace) => !trace.meta || trace.meta === mode), themed(layout), config);
     drawn.add(place);
   }
 
@@ -138,6 +139,37 @@
       });
   }
 
+  function chooseModes(plots) {
+    for (const group of all("fieldset.modes")) {
+      const scenario = group.querySelector("input").dataset.mode;
+      modes[scenario] = group.dataset.first;
+      group.addEventListener("change", (event) => {
+        modes[scenario] = event.target.value;
+        for (const place of group.closest("section").querySelectorAll(".plot")) if (drawn.has(place)) draw(place, plots);
+      });
+    }
+  }
+
+  // ---- lists that can be sorted -------------------------------------------------------------------------
+  function makeSortable(table) {
+    const body = table.tBodies[0], heads = [...table.tHead.rows[0].cells];
+    const value = (row, column) => Number(row.cells[column].textContent.replace(/[^0-9.-]/g, ""));
+    heads.forEach((head, column) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = head.textContent;
+      head.replaceChildren(button);
+      button.addEventListener("click", () => {
+        // Counts from the largest down, names from the first on; once more turns it round.
+        const up = head.getAttribute("aria-sort") === "descending" || (column === 0 && head.getAttribute("aria-sort") !== "ascending");
+        for (const other of heads) other.removeAttribute("aria-sort");
+        head.setAttribute("aria-sort", up ? "ascending" : "descending");
+        body.append(...[...body.rows].sort((a, b) => (up ? 1 : -1) * (value(a, column) - value(b, column))));
+      });
+    });
+  }
+  all("table.sortable").forEach(makeSortable);
+
   if (typeof DecompressionStream === "undefined") {
     say("The figures need a browser of 2023 or later; the tables do not.");
     return;
@@ -148,6 +180,7 @@
     const library = document.createElement("script");
     library.textContent = await unpack("library");
     document.head.append(library);
+    chooseModes(data.plots);
     drawWhenNear(data.plots);
     document.documentElement.dataset.ready = "true";
   } catch (error) {

@@ -19,6 +19,18 @@ function barsPath(counts, wide, high) {
   }).join("");
 }
 
+const MANY = 20; // sites: above this they stand in rows as tiles, for on a ring they would hide each other
+
+// Tiles in rows that fill `wide` by `high`: where each has its middle, and how wide it is.
+function tilesOf(count, wide, high) {
+  let size = 0;
+  for (let columns = 1; columns <= count; columns++) size = Math.max(size, Math.min(wide / columns, high / Math.ceil(count / columns)));
+  const columns = Math.max(1, Math.floor(wide / size + 1e-9)), rows = Math.ceil(count / columns);
+  const [left, top] = [(wide - columns * size) / 2, (high - rows * size) / 2];
+  const places = Array.from({ length: count }, (_, i) => ({ x: left + (i % columns + 0.5) * size, y: top + (Math.floor(i / columns) + 0.5) * size }));
+  return { places, size };
+}
+
 // Stops on a ring that fills `wide` by `high` but for the margins.
 function placesOf(count, wide, high, side, end) {
   const turn = count === 2 ? 0 : -Math.PI / 2;
@@ -48,18 +60,24 @@ class TramMap {
     this.shown = "";
     this.roomy = wide >= 560 && count <= 12;
     const told = this.roomy ? 62 : 22; // height of what is written at a stop
-    this.stops = placesOf(count, wide, high, this.roomy ? 64 : 36, STOP + told + 4);
+    this.tiled = count > MANY;
+    const tiles = this.tiled ? tilesOf(count, wide, high) : null;
+    this.tile = tiles?.size ?? 0;
+    this.stops = tiles?.places ?? placesOf(count, wide, high, this.roomy ? 64 : 36, STOP + told + 4);
     this.middle = { x: wide / 2, y: high / 2 };
     this.svg = svg("svg", { viewBox: `0 0 ${wide} ${high}`, role: "img", "aria-labelledby": "map-words" });
     this.words = svg("title", { id: "map-words" });
-    this.svg.append(this.words, this.tracks(count));
+    this.svg.append(this.words, this.tiled ? svg("path", { class: "track" }) : this.tracks(count));
     this.links = this.stops.map(() => svg("path", { class: "link" }));
     this.rail = svg("path", { class: "rail" });
     this.ties = svg("path", { class: "ties" });
-    this.sites = this.stops.map((stop, i) => this.stopOf(run, stop, i));
+    this.sites = this.stops.map((stop, i) => (this.tiled ? this.tileOf(run, stop, i) : this.stopOf(run, stop, i)));
     this.tram = this.tramOf();
-    this.svg.append(...this.links, this.rail, this.ties, ...this.sites.map((site) => site.group), this.tram);
+    const sites = this.sites.map((site) => site.group);
+    if (this.tiled) this.svg.append(...sites, this.rail, this.ties, this.tram);
+    else this.svg.append(...this.links, this.rail, this.ties, ...sites, this.tram);
     this.place.replaceChildren(this.svg);
+    this.place.parentElement.classList.toggle("tiled", this.tiled);
   }
   tracks(count) {
     const pairs = [];
@@ -81,6 +99,18 @@ class TramMap {
     const [a, b, bend] = [this.stops[i], this.stops[j], this.bend(i, j)], rest = 1 - share;
     const mix = (axis) => rest * rest * a[axis] + 2 * rest * share * bend[axis] + share * share * b[axis];
     return { x: mix("x"), y: mix("y") };
+  }
+  // A site as a tile: how deep its colour is says how much compute is free, a bar at its foot how fast its link is.
+  tileOf(run, { x, y }, i) {
+    const side = this.tile - Math.max(2, this.tile * 0.08), half = side / 2;
+    const group = svg("g", { transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})` });
+    const box = { x: -half, y: -half, width: side, height: side, rx: Math.min(6, side / 6) };
+    const fill = svg("rect", { class: "tile-fill", ...box }), bar = svg("rect", { class: "tile-link", x: -half + 3, y: half - 5, width: 0, height: 3, rx: 1.5 });
+    const number = svg("text", { class: "tile-number", "font-size": Math.max(8, Math.min(14, side * 0.38)).toFixed(1) }), words = svg("title");
+    number.textContent = i;
+    words.textContent = run.siteName(i);
+    group.append(svg("rect", { class: "tile", ...box }), fill, bar, number, words);
+    return { group, fill, bar, room: side - 6, load: null, link: null };
   }
   stopOf(run, { x, y }, i) {
     const above = y < this.middle.y - 1, ring = 2 * Math.PI * STOP;
@@ -129,17 +159,23 @@ class TramMap {
       const dead = !scene.alive[i], busy = i === scene.to || i === scene.from;
       site.group.setAttribute("class", dead ? "dead" : busy ? `busy ${scene.phase}` : "");
       const share = scene.flops[i] && run.mostFlops ? Math.max(0.02, scene.flops[i] / Math.max(run.mostFlops, scene.flops[i])) : 0;
+      if (this.tiled) {
+        const link = scene.bandwidth[i] && run.mostBandwidth ? Math.min(1, scene.bandwidth[i] / run.mostBandwidth) : 0;
+        site.fill.style.opacity = busy ? 1 : (0.75 * share).toFixed(2);
+        site.bar.setAttribute("width", (link * site.room).toFixed(1));
+        return;
+      }
       site.arc.setAttribute("stroke-dasharray", `${(share * site.ring).toFixed(1)} ${site.ring.toFixed(1)}`);
       site.arc.style.visibility = share ? "visible" : "hidden";
       if (!site.load) return;
       site.load.textContent = dead ? "does not report" : scene.flops[i] ? flopsText(scene.flops[i]) : "";
       site.link.textContent = dead ? "" : i === scene.from && i === scene.to ? "has the model"
-        : scene.bandwidth[i] ? linkText(scene.bandwidth[i]) : i === scene.holder && scene.from === scene.to ? "sent the model" : "";
+        : scene.bandwidth[i] ? linkText(scene.bandwidth[i]) : i === scene.linksOf && scene.from === scene.to ? "sent the model" : "";
     });
   }
   drawLinks(run, scene) {
-    const { holder, from, to } = scene;
-    this.links.forEach((link, i) => {
+    const { linksOf: holder, from, to } = scene;
+    if (!this.tiled) this.links.forEach((link, i) => {
       const bandwidth = scene.bandwidth[i];
       link.setAttribute("d", bandwidth && holder !== null && i !== holder ? this.path(holder, i) : "");
       if (bandwidth) link.setAttribute("stroke-width", (1 + 6 * (bandwidth / Math.max(run.mostBandwidth, bandwidth))).toFixed(1));
@@ -158,10 +194,12 @@ class TramMap {
     // At a stop it stands on the inner side, clear of what is written there; on its way it rides on the rail.
     const near = Math.max(0, 1 - 4 * eased), there = Math.max(0, 4 * eased - 3);
     const beside = from === to ? this.beside(from) : near * this.beside(from) + there * this.beside(to) + 9 * (1 - near - there);
-    this.tram.setAttribute("transform", `translate(${x.toFixed(1)} ${(y + beside).toFixed(1)})`);
+    // Among tiles it is small and rides above the number of its tile.
+    const scale = this.tiled ? Math.max(0.45, Math.min(1, this.tile / 60)) : 1, lift = this.tiled ? -this.tile * 0.32 : beside;
+    this.tram.setAttribute("transform", `translate(${x.toFixed(1)} ${(y + lift).toFixed(1)}) scale(${scale.toFixed(2)})`);
     this.tram.dataset.phase = phase;
   }
-  beside(i) { return this.stops[i].y < this.middle.y - 1 ? STOP + 32 : -STOP - 7; }
+  beside(i) { return this.tiled ? 0 : this.stops[i].y < this.middle.y - 1 ? STOP + 32 : -STOP - 7; }
   tell(run, scene) {
     if (!this.words) return;
     const parts = scene.alive.map((alive, i) => {
@@ -169,6 +207,7 @@ class TramMap {
       const link = scene.bandwidth[i] ? `, ${linkText(scene.bandwidth[i])} from the holder` : "";
       return `${run.siteName(i)}${alive ? load + link : " does not report"}`;
     });
-    this.words.textContent = `${scene.what} ${parts.join("; ")}.`;
+    const told = parts.length <= MANY ? `${parts.join("; ")}.` : `${parts.length} sites; the table below has each.`;
+    this.words.textContent = `${scene.what} ${told}`;
   }
 }

@@ -27,15 +27,18 @@ function sceneFromRows(run, done, share, resting) {
   const row = run.rows[resting ? done - 1 : done];
   const names = (i) => run.siteName(i);
   const doing = new Array(run.sites).fill("resting");
-  const common = { row, round: row.round, holder: row.holder, alive: row.flops.map((flops) => flops !== null),
+  const common = { row, round: row.round, holder: row.holder, linksOf: row.holder, alive: row.flops.map((flops) => flops !== null),
     flops: row.flops, bandwidth: row.bandwidth, trained: row.trained, doing };
   if (resting) {
     const at = row.node ?? row.holder;
     const done = row.node === null ? `${capital(names(at))} waited in round ${grouped(row.round)}.`
       : `${capital(names(at))} trained ${grouped(row.count)} samples in round ${grouped(row.round)}.`;
-    // The links that are known were those of the holder before the round; the model may be elsewhere by now.
-    const bandwidth = at === row.holder ? row.bandwidth : row.bandwidth.map(() => null);
-    return { ...common, holder: at, bandwidth, phase: "done", progress: 1, from: at, to: at, what: done, more: timesOf(row), clock: row.total };
+    // The links that are known are those of the holder that decided the round; the model may be elsewhere by now.
+    // The next round knows the new holder's links: they are shown where it is in the record already.
+    const next = run.rows[row.index + 1], known = next && next.holder === at && next.undoneBy === Infinity ? next : row;
+    const linksOf = at === row.holder || known === next ? at : row.holder;
+    return { ...common, holder: at, linksOf, flops: known.flops, alive: known.flops.map((flops) => flops !== null),
+      bandwidth: known.bandwidth, phase: "done", progress: 1, from: at, to: at, what: done, more: timesOf(row), clock: row.total };
   }
   const { kind, progress, begin, end, time } = stretchAt(row, share);
   const spent = sum(stretchesOf(row).filter((s) => s.end <= begin).map((s) => s.time)) + progress * time;
@@ -80,7 +83,7 @@ function timesOf(row) {
 function sceneBefore(run) {
   const nobody = new Array(run.sites).fill(null);
   const what = { preparing: "The run is being prepared.", running: "Waiting for the first round." }[run.now.status];
-  return { row: null, round: 0, phase: "none", progress: 0, holder: null, from: null, to: null, alive: nobody.map(() => true),
+  return { row: null, round: 0, phase: "none", progress: 0, holder: null, linksOf: null, from: null, to: null, alive: nobody.map(() => true),
     flops: nobody, bandwidth: nobody, doing: nobody.map(() => ""), what: what ?? "There is no round in this run.", more: "",
     clock: 0, trained: nobody.map(() => 0) };
 }
@@ -104,7 +107,7 @@ function sceneFromNow(run) {
   };
   const special = { deciding: `${capital(names(holder))} decides who trains next.`, storing: `${capital(names(holder))} stores what it has trained.` };
   return {
-    row: null, round: now.round ?? (last ? last.round : 0), phase, progress: site?.progress ?? null, holder, from: holder, to,
+    row: null, round: now.round ?? (last ? last.round : 0), phase, progress: site?.progress ?? null, holder, linksOf: holder, from: holder, to,
     alive: now.sites.map((s) => s.alive),
     flops: now.sites.map((s, i) => (s.alive ? s.flops ?? last?.flops[i] ?? null : null)),
     bandwidth: now.sites.map((s, i) => (i === holder || !s.alive ? null : s.bandwidth ?? null)),

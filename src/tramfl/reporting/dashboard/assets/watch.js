@@ -204,6 +204,7 @@ function drawSites(scene, done) {
     siteKey = key;
     siteRows = Array.from({ length: run.sites }, (_, i) => siteRow(i));
     $("sites").replaceChildren(...siteRows.map(({ row }) => row));
+    document.querySelector(".sites").classList.toggle("many", run.sites > MANY);
   }
   const trained = done ? run.rows[done - 1].trained : null, all = trained ? sum(trained) : 0;
   const set = (place, text) => { if (place.textContent !== text) place.textContent = text; };
@@ -215,11 +216,31 @@ function drawSites(scene, done) {
     flops.inner.style.transform = `scaleX(${load ? (load / Math.max(run.mostFlops, load)).toFixed(3) : 0})`;
     set(flops.text, load ? flopsText(load) : "–");
     link.inner.style.transform = `scaleX(${bandwidth ? (bandwidth / Math.max(run.mostBandwidth, bandwidth)).toFixed(3) : 0})`;
-    set(link.text, bandwidth ? linkText(bandwidth) : alive && i === scene.holder ? "the holder" : "–");
+    set(link.text, bandwidth ? linkText(bandwidth) : alive && i === scene.holder ? "the holder" : alive && i === scene.linksOf ? "was the holder" : "–");
     const count = trained ? trained[i] : 0;
     set(cell, `${grouped(count)}${all ? ` (${Math.round((100 * count) / all)} %)` : ""}`);
+    siteRows[i].values = [i, scene.doing[i] || "", load ?? -1, bandwidth ?? -1, sum(run.now.sites[i]?.held ?? []), count];
   });
+  $("link-head").firstChild.textContent = scene.linksOf === null || scene.linksOf === scene.holder ? "Link from holder" : `Link from ${run.siteName(scene.linksOf)}`;
+  sortSites();
 }
+
+// The order of the sites' table: by their number, or by the column that the reader chose.
+let sorted = { column: 0, up: true }, order = "";
+function sortSites() {
+  const { column, up } = sorted, key = (i) => siteRows[i].values[column];
+  const compare = (a, b) => (typeof key(a) === "string" ? key(a).localeCompare(key(b)) : key(a) - key(b)) * (up ? 1 : -1) || a - b;
+  const wanted = siteRows.map((_, i) => i).sort(compare);
+  if (wanted.join() === order) return;
+  order = wanted.join();
+  $("sites").append(...wanted.map((i) => siteRows[i].row));
+}
+document.querySelectorAll(".sites thead th").forEach((head, column) => head.querySelector("button").addEventListener("click", () => {
+  sorted = { column, up: sorted.column === column ? !sorted.up : column < 2 };
+  for (const other of document.querySelectorAll(".sites thead th")) other.removeAttribute("aria-sort");
+  head.setAttribute("aria-sort", sorted.up ? "ascending" : "descending");
+  sortSites();
+}));
 
 function drawCharts(done) {
   if (colours.stale) readColours();
