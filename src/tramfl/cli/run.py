@@ -59,7 +59,7 @@ def run(
     threads: Annotated[
         int | None, typer.Option(min=1, help="Cores to train on; the last digits depend on it (default: 1).")
     ] = None,
-    track: Annotated[list[str] | None, typer.Option(help="Also write to tensorboard or mlflow.")] = None,
+    track: Annotated[list[str] | None, typer.Option(help="Also write to tensorboard, mlflow or wandb.")] = None,
     format: FormatOption = Format.text,
     quiet: QuietOption = False,
 ) -> None:

@@ -1,8 +1,10 @@
-"""TensorBoard and MLflow follow a run by reading its rows. Both are optional extras."""
+"""TensorBoard, MLflow and Weights & Biases follow a run by reading its rows. All are optional extras."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -27,7 +29,7 @@ class Tracker(Protocol):
         ...
 
     def end(self, status: str) -> None:
-        """The run is: finished, interrupted or failed."""
+        """The run is finished, stopped, interrupted or failed."""
         ...
 
 
@@ -50,14 +52,14 @@ class Trackers:
             tracker.track(row)
 
     def end(self, status: str) -> None:
-        """The run is: finished, interrupted or failed."""
+        """The run is finished, stopped, interrupted or failed."""
         for tracker in self._open:
             tracker.end(status)
 
 
 @contextmanager
 def follow(names: Sequence[str], request: Request) -> Iterator[Trackers]:
-    """Follow a run with the named trackers; who does not say how it ended has failed."""
+    """Follow a run with the named trackers; a run that ends without a word of its status has failed."""
     trackers = Trackers(names, request)
     try:
         yield trackers
@@ -100,7 +102,7 @@ class _TensorBoard:
 class _MLflow:
     """A run of the experiment `tramfl`, where MLFLOW_TRACKING_URI or MLflow's default says."""
 
-    STATUS: ClassVar = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
+    STATUS: ClassVar = {"finished": "FINISHED", "stopped": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
     FOLDER: ClassVar = "tramfl.folder"
 
     def __init__(self, request: Request) -> None:
@@ -164,7 +166,52 @@ class _MLflow:
             raise BadInput(f"--track mlflow: {first} Set MLFLOW_TRACKING_URI to a store that works.") from None
 
 
-_KNOWN: dict[str, type[_TensorBoard] | type[_MLflow]] = {"tensorboard": _TensorBoard, "mlflow": _MLflow}
+class _WandB:
+    """A run of the project `tramfl`; WANDB_MODE=offline keeps it on this machine, in the run's folder."""
+
+    EXIT: ClassVar = {"finished": 0, "stopped": 0, "interrupted": 1, "failed": 1}
+
+    def __init__(self, request: Request) -> None:
+        import wandb
+
+        scenario = request.scenario
+        folder = request.out.absolute() if request.out is not None else Path().absolute()
+        # The folder names the run, so that a resumed run goes on under the same name.
+        name = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+        try:
+            self._run: Any = wandb.init(
+                project=os.environ.get("WANDB_PROJECT", "tramfl"),
+                id=name,
+                resume="allow" if request.resume else None,
+                name=f"{scenario.name} {scenario.policy} seed {scenario.seed}",
+                dir=folder,
+                config=dict(leaves(as_table(scenario))),
+                settings=wandb.Settings(silent=True, console="off"),
+            )
+        except wandb.errors.Error as error:
+            first = str(error).splitlines()[0]
+            raise BadInput(f"--track wandb: {first} Log in with wandb login, or set WANDB_MODE=offline.") from None
+
+    @staticmethod
+    def check() -> None:
+        """BadInput where it is not installed."""
+        _need("wandb", "wandb")
+
+    def track(self, row: Row) -> None:
+        """A point on every curve."""
+        self._run.log(dict(_figures(row)), step=row.round)
+
+    def end(self, status: str) -> None:
+        """Close the run with the way it ended."""
+        self._run.summary["status"] = status
+        self._run.finish(exit_code=self.EXIT[status])
+
+
+_KNOWN: dict[str, type[_TensorBoard] | type[_MLflow] | type[_WandB]] = {
+    "tensorboard": _TensorBoard,
+    "mlflow": _MLflow,
+    "wandb": _WandB,
+}
 
 
 def _need(name: str, module: str) -> None:
