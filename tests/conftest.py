@@ -36,6 +36,24 @@ PATIENCE = 300.0
 COMMAND = (sys.executable, "-c", "from tramfl.cli import main; main()")
 
 
+LONGEST = (
+    "chaos/test_quick.py",
+    "chaos/test_quick_etcd.py",
+    "runtime/site/test_federation.py",
+    "runtime/registers/test_contract.py",
+    "reporting/dashboard/test_browser.py",
+    "cli/test_compare.py",
+    "runtime/registers/test_etcd.py",
+    "cli/test_up.py",
+)
+"""Files that take longest, each of which stays with one worker: begun first, so that none is left at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {Path(__file__).parent / name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path, len(place)))
+
+
 @dataclass(frozen=True)
 class Done:
     """How a command ended."""

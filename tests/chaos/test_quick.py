@@ -1,4 +1,4 @@
-"""The quick part of the faults, in `make test`: one federation with each register, and several faults in a row."""
+"""The quick part of the faults, in `make test`: several faults in a row, with SQLite. test_quick_etcd.py has etcd."""
 
 from __future__ import annotations
 
@@ -28,21 +28,4 @@ def test_a_run_survives_the_loss_of_its_holder_and_then_of_everybody_and_a_holde
         chaos.end(caught.site)
         assert chaos.reach(before.round + 2).epoch == before.epoch, "nobody had to take over"
         chaos.revive()
-        chaos.finish()
-
-
-def test_a_run_survives_a_stopped_holder_and_the_loss_of_the_register(tmp_path: Path) -> None:
-    with scene(tmp_path, "etcd") as chaos:
-        chaos.begin()
-        caught = chaos.catch("training")
-        before = chaos.record()
-        chaos.federation.suspend(caught.site)
-        chaos.traps.clear()
-        chaos.reach(before.safe.round + 2, epoch=before.epoch + 1)
-        assert chaos.cluster is not None
-        chaos.cluster.kill(*chaos.cluster.followers())
-        chaos.wait("silence of the register", lambda: chaos.witness.standing() is None)
-        chaos.federation.proceed(caught.site)
-        chaos.cluster.heal()
-        chaos.waits_for(caught.site)
         chaos.finish()

@@ -11,7 +11,7 @@ from tests.conftest import Cli, Process, ended, wait_for_rows
 
 GRID = ("compare", "--policies", "load-aware,random", "--seeds", "2", "--jobs", "2", "--out", "grid")
 TINY = (*GRID, "--rounds", "4", "--target", "0.3,1")
-SCHEDULES = (*GRID, "--no-training", "--rounds", "4")
+SCHEDULES = (*GRID, "--jobs", "1", "--no-training", "--rounds", "4")
 CELLS = [f"{policy}-{seed}" for seed in (0, 1) for policy in ("load-aware", "random")]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import COMMAND
+from tests.conftest import COMMAND, Cli
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -110,15 +109,18 @@ def test_the_readme_of_the_plug_in_names_what_is_there() -> None:
     assert "tramfl.policies" in text
 
 
-def test_three_hospitals_train_in_simulation_and_as_real_sites_with_the_same_app(tmp_path: Path) -> None:
-    place, study = EXAMPLES / "hospitals", str(EXAMPLES / "hospitals" / "study.toml")
-    simulated = run(place, tmp_path, "run", study, "--app", "wards:app", "--out", "simulated")
-    assert "accuracy 90 %: after" in simulated.stdout, simulated
-    made = run(place, tmp_path, "init", "f", "--sites", "north,south,west", "--scenario", study)
-    assert made.returncode == 0, made
+def test_three_hospitals_train_in_simulation_and_as_real_sites_with_the_same_app(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, study = EXAMPLES / "hospitals", EXAMPLES / "hospitals" / "study.toml"
+    monkeypatch.syspath_prepend(str(place))
+    monkeypatch.setenv("PYTHONPATH", str(place))  # of the process that trains
+    simulated = cli("run", study, "--app", "wards:app", "--out", "simulated")
+    assert "accuracy 90 %: after" in simulated.out, simulated
+    assert cli("init", "f", "--sites", "north,south,west", "--scenario", study).code == 0
     site = tmp_path / "f" / "sites" / "west" / "site.toml"
     site.write_text(site.read_text() + 'app = "wards:app"\n')
-    found = json.loads(run(place, tmp_path, "preflight", str(site), "--format", "json").stdout)
+    found = cli("preflight", site, "--format", "json").data
     (model,) = (f for f in found["findings"] if f["check"] == "model and data")
     # All of this hospital's records but those it keeps aside: 180, 30 and 110.
     assert model["good"]

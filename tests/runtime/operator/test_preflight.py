@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import re
+import asyncio
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
 from tests.chaos.root import SmallDisk, mounted, small_disks
 from tests.conftest import Cli
-from tests.runtime.federations import LocalFederation
+from tramfl.runtime.operator import preflight
 from tramfl.runtime.operator.ports import free_ports
-from tramfl.runtime.operator.preflight import PEER_SECONDS
+from tramfl.runtime.settings import read_site
 from tramfl.runtime.transport.certificates import Authority
 from tramfl.runtime.weights.store import SPARE_BYTES
-from tramfl.simulation.scenarios import scenario_named
 
 
 @pytest.fixture
@@ -60,8 +59,10 @@ def test_everything_that_is_wrong_is_said_at_once(cli: Cli, site: Path, tmp_path
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", int(address.rpartition(":")[2])))
         taken.listen()
-        found = findings(cli, site)
-    wrong = {check: finding["message"] for check, finding in found.items() if not finding["good"]}
+        done = cli("preflight", site / "site.toml")
+    assert done.code == 1
+    told = [line.removeprefix("FIX  ").partition(": ") for line in done.out.splitlines() if line.startswith("FIX ")]
+    wrong = {check: message for check, _, message in told}
     assert set(wrong) == {"certificates", "port", "register", "model and data", "disk"}
     assert "None of the authorities issued the certificate" in wrong["certificates"]
     assert address in wrong["port"]
@@ -75,10 +76,9 @@ def test_an_etcd_that_does_not_answer_is_named(cli: Cli, tmp_path: Path) -> None
     where = f"http://127.0.0.1:{etcd}"
     options = ("--addresses", f"127.0.0.1:{port}", "--register", "etcd", "--endpoints", where)
     assert cli("init", tmp_path / "f", "--sites", "a", *options).code == 0
-    found = findings(cli, tmp_path / "f" / "sites" / "a")
-    assert not found["register"]["good"]
-    assert "etcd does not answer" in found["register"]["message"]
-    assert found["model and data"]["good"]
+    found, record = asyncio.run(preflight._register(read_site(tmp_path / "f" / "sites" / "a" / "site.toml")))
+    assert (found.check, found.good, record) == ("register", False, None)
+    assert "etcd does not answer" in found.message
 
 
 def test_files_that_are_not_there_are_one_sentence(cli: Cli, site: Path) -> None:
@@ -90,6 +90,8 @@ def test_files_that_are_not_there_are_one_sentence(cli: Cli, site: Path) -> None
 class TestDisk:
     """A disk that is really small, with more or less of it free."""
 
+    WEIGHTS_BYTES = 30_000
+
     @pytest.fixture
     def disk(self, site: Path) -> Iterator[SmallDisk]:
         """The disk of site a: some room for a model as small as that of the digits."""
@@ -97,58 +99,23 @@ class TestDisk:
             disks.append(mounted(site / "state", megabytes=2 + SPARE_BYTES // 10**6))
             yield disks[0]
 
-    def test_one_with_room_for_the_run_is_good(self, cli: Cli, site: Path, disk: SmallDisk) -> None:
-        assert findings(cli, site)["disk"]["good"]
+    def found(self, site: Path) -> preflight.Finding:
+        return preflight._disk(read_site(site / "site.toml"), self.WEIGHTS_BYTES)
 
-    def test_one_that_would_refuse_the_model_is_too_small(self, cli: Cli, site: Path, disk: SmallDisk) -> None:
+    def test_one_with_room_for_the_run_is_good(self, site: Path, disk: SmallDisk) -> None:
+        assert self.found(site).good
+
+    def test_one_that_would_refuse_the_model_is_too_small(self, site: Path, disk: SmallDisk) -> None:
         # It could take the weights many times over, but a site takes none that leave too little to spare.
         disk.fill(leaving=SPARE_BYTES)
-        found = findings(cli, site)["disk"]
-        assert not found["good"]
-        assert found["message"].startswith(f"{site / 'state'} has 33.6 MB free, and the run needs 3")
-        assert found["message"].endswith(f"MB; make room there, or set `state` in {site / 'site.toml'}.")
+        found = self.found(site)
+        assert not found.good
+        assert found.message.startswith(f"{site / 'state'} has 33.6 MB free, and the run needs 3")
+        assert found.message.endswith(f"MB; make room there, or set `state` in {site / 'site.toml'}.")
 
-    def test_one_without_a_byte_left_is_named(self, cli: Cli, site: Path, disk: SmallDisk) -> None:
+    def test_one_without_a_byte_left_is_named(self, site: Path, disk: SmallDisk) -> None:
         disk.fill(leaving=0)
-        done = cli("preflight", site / "site.toml")
-        assert done.code == 1
-        (line,) = (line for line in done.out.splitlines() if "disk" in line)
-        assert line.startswith(f"FIX  disk: {site / 'state'} cannot be written: No space left on device; ")
-        assert line.endswith(f"make room there, or set `state` in {site / 'site.toml'}.")
-
-
-class TestClocks:
-    """Peers that run with other clocks than this machine's."""
-
-    SECONDS_OFF: ClassVar = {"b": 90.0, "c": -90.0}
-
-    @pytest.fixture
-    def federation(self, tmp_path: Path) -> Iterator[LocalFederation]:
-        """Sites b and c, each with a clock of its own; a is still to come."""
-        for name, off in self.SECONDS_OFF.items():
-            (tmp_path / name).mkdir()
-            (tmp_path / name / "sitecustomize.py").write_text(
-                f"import time\nright = time.time\ntime.time = lambda: right() + {off}\n"
-            )
-        with LocalFederation(
-            tmp_path / "f",
-            scenario_named("digits-3"),
-            3,
-            wrap=lambda name: ("env", f"PYTHONPATH={tmp_path / name}"),
-        ) as federation:
-            federation.start(*self.SECONDS_OFF)
-            federation.ready(*self.SECONDS_OFF)
-            yield federation
-
-    def test_a_peer_whose_clock_is_wrong_is_named(self, cli: Cli, federation: LocalFederation) -> None:
-        found = findings(cli, federation.site_folder("a"))
-        assert [check for check, finding in found.items() if not finding["good"]] == ["peer b", "peer c"]
-        for peer, way in (("b", "ahead of"), ("c", "behind")):
-            message = found[f"peer {peer}"]["message"]
-            said = re.fullmatch(
-                rf"its clock is ([\d.]+) s {way} this one; keep both by NTP, and restart the site that was wrong\.",
-                message,
-            )
-            assert said, message
-            # What the answer took on its way is not counted, and it took no longer than it may.
-            assert 90 - PEER_SECONDS <= float(said[1]) <= 90
+        found = self.found(site)
+        assert not found.good
+        assert found.message.startswith(f"{site / 'state'} cannot be written: No space left on device; ")
+        assert found.message.endswith(f"make room there, or set `state` in {site / 'site.toml'}.")
