@@ -15,13 +15,6 @@ PROJECT_PAGES = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 """Pages that forges expect at the root of a repository."""
 
 
-def on_config(config: Any) -> Any:
-    """Put the glossary into the navigation, where there is one."""
-    if (ROOT / "docs" / "glossary.md").exists():
-        next(part["Explanation"] for part in config.nav if "Explanation" in part).append({"Glossary": "glossary.md"})
-    return config
-
-
 def on_files(files: Files, config: Any) -> Files:
     """Add the generated pages."""
     pages = {
