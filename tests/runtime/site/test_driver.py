@@ -13,7 +13,7 @@ from tests.runtime.memory import Memory, MemoryView
 from tramfl.circulation import events as on
 from tramfl.circulation.custody import MemoryRegister, first_record
 from tramfl.circulation.machine import IllegalEvent
-from tramfl.circulation.phases import Following, Limits
+from tramfl.circulation.phases import Following, Left, Limits
 from tramfl.cli.blackbox import blackbox
 from tramfl.notation import BadInput, Decision, ModelCost
 from tramfl.runtime.site.driver import KEPT_TAPES, Driver, DriverEnded
@@ -29,6 +29,7 @@ class Surroundings:
     def __init__(self) -> None:
         self.errors: list[BaseException] = []
         self.nudged: list[int] = []
+        self.lives = 0
 
     def own_load(self) -> float:
         return math.nan
@@ -38,6 +39,9 @@ class Surroundings:
 
     def broken(self, error: BaseException) -> None:
         self.errors.append(error)
+
+    def superseded(self) -> None:
+        self.lives += 1
 
 
 async def following(folder: Path) -> tuple[Driver, Surroundings, Memory]:
@@ -140,5 +144,22 @@ def test_a_follower_that_leaves_gives_its_lease_up_and_an_ended_driver_does_not(
         ended, _, _ = await following(tmp_path)
         await ended.end()
         assert not (await ended.leave()).release
+
+    asyncio.run(play())
+
+
+def test_a_driver_whose_site_was_started_a_second_time_changes_nothing_and_lets_the_site_end(tmp_path: Path) -> None:
+    async def play() -> None:
+        driver, surroundings, memory = await following(tmp_path)
+        await MemoryView(memory, 0, LONG).join()
+        order = asyncio.create_task(driver.order("stopped"))
+        while not surroundings.lives:
+            await asyncio.sleep(0)
+        assert isinstance(driver.state.phase, Left)
+        await driver.end()
+        with pytest.raises(DriverEnded):
+            await order
+        assert memory.register is not None
+        assert memory.register.read().record.status == "running"
 
     asyncio.run(play())
