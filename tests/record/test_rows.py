@@ -23,7 +23,6 @@ from tramfl.record import (
     keep_whole_rows,
     read_rows,
     row_of,
-    write_atomically,
 )
 
 UNHURRIED = settings(max_examples=50, deadline=None)
@@ -191,22 +190,6 @@ def test_a_row_takes_its_times_from_the_outcome_and_its_totals_from_the_record()
     assert (made.test_accuracy, made.test_loss) == (0.5, None)
 
 
-def test_an_atomic_write_replaces_the_file_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
-    path = tmp_path / "summary.json"
-    write_atomically(path, b"old")
-    write_atomically(path, b"new, and longer")
-    assert path.read_bytes() == b"new, and longer"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_reader_who_opened_the_old_file_keeps_all_of_it(tmp_path: Path) -> None:
-    path = tmp_path / "summary.json"
-    write_atomically(path, b"old" * 10_000)
-    with path.open("rb") as reader:
-        write_atomically(path, b"new")
-        assert reader.read() == b"old" * 10_000
-
-
 def test_rows_that_fail_half_way_leave_the_file_as_it_was(tmp_path: Path) -> None:
     path = written(tmp_path, row(1), row(2))
     before = path.read_bytes()
@@ -214,13 +197,3 @@ def test_rows_that_fail_half_way_leave_the_file_as_it_was(tmp_path: Path) -> Non
     with pytest.raises(BadInput):
         keep_whole_rows(path, read_rows(path))
     assert path.read_bytes() == before + b"garbage\n"
-
-
-def test_a_write_that_a_crash_cut_short_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "summary.json"
-    write_atomically(path, b"old")
-    (tmp_path / "summary.json.part").write_bytes(b"ne")  # what such a crash leaves behind
-    assert path.read_bytes() == b"old"
-    write_atomically(path, b"new")
-    assert path.read_bytes() == b"new"
-    assert list(tmp_path.iterdir()) == [path]
