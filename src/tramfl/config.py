@@ -58,11 +58,25 @@ class Partition(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Part of each label's samples that a node keeps aside to measure its local loss."""
 
 
-class LoadModel(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What compute and bandwidth the nodes can spare, round by round."""
+class Noise(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Predictions that are off by chance."""
 
-    kind: Literal["uniform", "constant", "ar1", "replay"] = "uniform"
-    """uniform (the paper's draws), constant, ar1 (a load that lasts), or replay."""
+    noise: NotNegative
+    """Standard deviation of the logarithm of predicted over actual."""
+
+
+class LoadModel(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What compute and bandwidth the nodes can spare, round by round or slot by slot."""
+
+    kind: Literal["uniform", "constant", "heterogeneous", "ar1", "daily", "bursts", "trace", "replay"] = "uniform"
+    """uniform (the paper's draws), constant, heterogeneous (constant, a share drawn for each node and link), ar1 (a
+    load that lasts), daily (day and night), bursts (on and off), trace (a CSV file), or replay (a recorded run)."""
+    clock: Literal["round", "slot"] = "round"
+    """round: loads are drawn once a round and fixed while it lasts, as in the paper; slot: they change with time."""
+    slot_seconds: Positive = 1.0
+    """slot: how long a load stays as it is."""
+    prediction: Literal["oracle", "last", "ewma", "ar1", "blend"] | NotNegative | Noise = "oracle"
+    """What a policy is told: the loads themselves (oracle), a prediction from the past, or the loads with noise."""
     flops: Positive | tuple[Positive, ...] = 10e12
     """r_i: FLOPS of each node when idle (one number for all, or one per node)."""
     bandwidth: Positive = 200e6
@@ -72,9 +86,17 @@ class LoadModel(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     bandwidth_share: Share = (0.005, 1.0)
     """Range of u_ij^k, the share of its bandwidth that a link can spare."""
     memory: Annotated[float, Meta(ge=0, lt=1)] = 0.9
-    """ar1: correlation between one round's load and the next."""
+    """ar1: correlation between the load of one round, or slot, and the next."""
+    period: Positive = 600.0
+    """daily: rounds, or seconds with the slot clock, from one day to the next."""
+    burst_length: Positive = 10.0
+    """bursts: mean rounds, or seconds with the slot clock, that a burst of other work lasts."""
+    burst_pause: Positive = 20.0
+    """bursts: mean rounds, or seconds with the slot clock, between two bursts."""
     trace: str | None = None
-    """replay: a rounds.jsonl to take the loads from; past its end it begins again."""
+    """replay: a rounds.jsonl to take the loads from; trace: a CSV file. Past its end it begins again."""
+    trace_offset: NotNegative = 0.0
+    """trace: the second of the trace at which the run begins."""
 
 
 class Cost(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -34,6 +34,32 @@ class ModelCost(Struct, frozen=True):
     """D_M: size of the serialised weights, in bits."""
 
 
+class Habit(Struct, frozen=True, array_like=True):
+    """How one load behaves, from what was observed of it; old observations count less and less."""
+
+    now: float
+    """What it is expected to be in the coming round."""
+    mean: float
+    """Geometric mean."""
+    spread: float
+    """Standard deviation of the logarithm."""
+    persistence: float
+    """Correlation of an observation with the next, 0 to 1: 0 where every one is a new draw, 1 where loads last."""
+    most: float
+    """The highest value observed."""
+
+
+class Outlook(Struct, frozen=True):
+    """What a node knows of its own loads beyond the coming round."""
+
+    compute: Habit
+    """Of r_i."""
+    links: tuple[Habit | None, ...]
+    """Of b_ij from this node to each node; None to itself and where nothing is known."""
+    step_seconds: float = 0.0
+    """Seconds between two observations; 0 where loads are drawn once a round and fixed while it lasts (the paper)."""
+
+
 class Loads(Struct, frozen=True):
     """What every node can spare in one round, as the holder learnt it."""
 
@@ -41,6 +67,8 @@ class Loads(Struct, frozen=True):
     """r_i^k: FLOPS node i can give; NaN where node i did not report."""
     bandwidth: tuple[float, ...]
     """b_ij^k: bit/s from the holder to node i; infinite to itself, NaN where node i did not report."""
+    outlook: tuple[Outlook | None, ...] = ()
+    """How each node's loads behave; empty, or None for a node, where it did not say."""
 
     @property
     def reporting(self) -> tuple[NodeId, ...]:

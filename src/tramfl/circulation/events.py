@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from tramfl.circulation.custody import Status, Versioned
 from tramfl.circulation.phases import Copy, Offer
-from tramfl.notation import Decision, Digest, NodeId
+from tramfl.notation import Decision, Digest, NodeId, Outlook
 
 
 class Event(Struct, frozen=True, tag=True):
@@ -80,6 +80,8 @@ class LoadReported(Answer, frozen=True):
     flops: float
     bandwidth: float
     """From the asking node to this one."""
+    outlook: Outlook | None = None
+    """How the node's loads behave, where it says so."""
 
 
 class LoadMissing(Answer, frozen=True):

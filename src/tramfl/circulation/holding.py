@@ -76,7 +76,7 @@ def load_reported(state: State, event: LoadReported) -> Step:
     """Note the report; decide once no awaited node is missing."""
     phase = state.phase
     assert isinstance(phase, Gathering)
-    reports = {**phase.reports, event.node: (event.flops, event.bandwidth)}
+    reports = {**phase.reports, event.node: (event.flops, event.bandwidth, event.outlook)}
     return _without(replace(state, phase=replace(phase, reports=reports)), event.node)
 
 
@@ -102,9 +102,10 @@ def gathering_over(state: State, event: Woke) -> Step:
 def _decide(state: State) -> Step:
     phase = state.phase
     assert isinstance(phase, Gathering)
-    nobody = (math.nan, math.nan)
+    nobody = (math.nan, math.nan, None)
     reports = [phase.reports.get(node, nobody) for node in range(state.nodes)]
-    loads = Loads(tuple(r[0] for r in reports), tuple(r[1] for r in reports))
+    outlook = tuple(r[2] for r in reports) if any(r[2] is not None for r in reports) else ()
+    loads = Loads(tuple(r[0] for r in reports), tuple(r[1] for r in reports), outlook)
     absent = frozenset(range(state.nodes)).difference(phase.reports, phase.attempt.excluded)
     state, ticket = issue(replace(state, absent=absent))
     state = replace(state, phase=Deciding(ticket, phase.attempt, loads))
@@ -190,7 +191,7 @@ def training_failed(state: State, event: TrainingFailed | Woke) -> Step:
     phase = state.phase
     assert isinstance(phase, Training)
     cancel = CancelTraining(phase.ticket, overdue=isinstance(event, Woke))
-    return _setback(state, phase.attempt, state.me, event.at, cancel)
+    return _setback(state, _with_transfer(phase), state.me, event.at, cancel)
 
 
 def stored(state: State, event: Stored) -> Step:
@@ -207,7 +208,7 @@ def store_failed(state: State, event: StoreFailed | Woke) -> Step:
     """Decide the round again, without this node."""
     phase = state.phase
     assert isinstance(phase, Storing)
-    return _setback(state, phase.attempt, state.me, event.at)
+    return _setback(state, _with_transfer(phase), state.me, event.at)
 
 
 def _commit(state: State, outcome: Outcome, digest: Digest, at: float) -> Step:
@@ -215,6 +216,11 @@ def _commit(state: State, outcome: Outcome, digest: Digest, at: float) -> Step:
     samples = outcome.assignment.decision.samples
     commit = Commit(record.epoch, record.round, record.weights.digest, digest, samples, outcome.seconds, at)
     return propose(state, commit, outcome)
+
+
+def _with_transfer(phase: Training | Storing) -> Attempt:
+    """The attempt with the transfer that brought the model here among its losses: its time has passed, too."""
+    return replace(phase.attempt, lost_seconds=phase.attempt.lost_seconds + phase.transfer_seconds)
 
 
 def _setback(state: State, attempt: Attempt, failed: NodeId, at: float, *cancel: Command) -> Step:

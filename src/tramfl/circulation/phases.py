@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from tramfl.circulation.changes import Change, MarkSafe
 from tramfl.circulation.custody import Record, Status, Versioned
-from tramfl.notation import Decision, Digest, Loads, NodeId
+from tramfl.notation import Decision, Digest, Loads, NodeId, Outlook
 
 
 class Limits(Struct, frozen=True):
@@ -105,7 +105,7 @@ class Gathering(Struct, frozen=True, tag=True):
 
     ticket: int
     attempt: Attempt
-    reports: dict[NodeId, tuple[float, float]]
+    reports: dict[NodeId, tuple[float, float, Outlook | None]]
     awaited: frozenset[NodeId]
     """Nodes still worth waiting for; a node that missed the last deadline is asked but not waited for."""
 

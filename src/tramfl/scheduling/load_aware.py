@@ -41,21 +41,27 @@ class LoadAware(BasePolicy):
             if best and worth_training(best.samples, best.score, best.score_of_waiting):
                 return now.train(best, rows[best.node], candidates, _why(best, able, holder))
             return now.skip(_why_nobody(best, self.settings), candidates)
-        closest = min(candidates, key=lambda c: (c.label_variance, -c.score, c.node != holder, c.node))
-        if closest.samples == 0:
-            return now.skip(
-                f"Nobody trains: the label variance is {closest.label_variance:,.6g}, above V ="
-                f" {self.settings.variance_limit:,.6g}, and no reporting node can lower it.",
-                candidates,
-            )
-        return now.train(
-            closest,
-            rows[closest.node],
+        return closest_to_balance(now, candidates, allotment.samples)
+
+
+def closest_to_balance(now: Round, candidates: tuple[Candidate, ...], samples: NDArray[np.int64]) -> Decision:
+    """Where no node can bring the label variance within V: the one that comes closest, so that the run works back."""
+    limit = f"{now.settings.variance_limit:,.6g}"
+    closest = min(candidates, key=lambda c: (c.label_variance, -c.score, c.node != now.holder, c.node))
+    if closest.samples == 0:
+        return now.skip(
+            f"Nobody trains: the label variance is {closest.label_variance:,.6g}, above V ="
+            f" {limit}, and no reporting node can lower it.",
             candidates,
-            f"No node can bring the label variance within V = {self.settings.variance_limit:,.6g};"
-            f" {who(closest.node, holder).lower()} trains {counted(closest.samples)}"
-            f" and comes closest, to {closest.label_variance:,.6g}.",
         )
+    return now.train(
+        closest,
+        samples[now.nodes.index(closest.node)],
+        candidates,
+        f"No node can bring the label variance within V = {limit};"
+        f" {who(closest.node, now.holder).lower()} trains {counted(closest.samples)}"
+        f" and comes closest, to {closest.label_variance:,.6g}.",
+    )
 
 
 def _why(best: Candidate, able: list[Candidate], holder: NodeId) -> str:

@@ -1,6 +1,6 @@
 """What a policy is, how one is found by name, and what a decision must look like.
 
-Five are built in. Others come from any installed package, through the entry point group `tramfl.policies` (the
+Six are built in. Others come from any installed package, through the entry point group `tramfl.policies` (the
 entry's name is the policy's, its value a callable that takes PolicySettings), or by reference: `module:Class`.
 """
 
@@ -54,6 +54,7 @@ PolicyFactory = Callable[[PolicySettings], Policy]
 
 _BUILT_IN: Mapping[str, str] = {
     "load-aware": "tramfl.scheduling.load_aware:LoadAware",
+    "express": "tramfl.scheduling.express:Express",
     "random": "tramfl.scheduling.baselines:RandomSelection",
     "time-first": "tramfl.scheduling.baselines:TimeFirst",
     "variance-first": "tramfl.scheduling.baselines:VarianceFirst",

@@ -1,16 +1,23 @@
-"""What a load will be in the next round, from what it was. Pure: no clock, no file.
+"""What a load will be in the next round, and how it behaves, from what it was.
 
-A site predicts its own loads, a value a round. `benchmarks/predictors.py` compares the predictors on four kinds of
-load. `blend` is the default: alone of them it is as good as `last` on lasting loads and better than `ewma` on all.
+Sites predict their own loads with these, and the simulation predicts loads as a site does. `blend` is the default.
+`benchmarks/predictors.py` prints how well each predictor does on each kind of load.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from tramfl.notation import BadInput
+import numpy as np
+
+from tramfl.notation import BadInput, Habit, Reals
+
+KEEP = 0.98
+"""What an observation counts after the next one."""
+PRIOR = 2.0
+"""Observations that a persistence of 1/2 counts for, before there are any."""
 
 
 class Predictor(Protocol):
@@ -60,11 +67,10 @@ class Ewma:
 class Ar1:
     """m + phi (x - m): between the mean, right for draws without memory, and the last value, right for lasting loads.
 
-    phi is the correlation of a value with the next, estimated from what was seen, old observations fading away. The
-    estimate from n values is too low by (1 + 3 phi) / n (Kendall 1954), and is drawn towards 1/2 while n is small.
+    phi is the correlation of a value with the next, `lag_correlation` of what was observed.
     """
 
-    def __init__(self, keep: float = 0.98, prior: float = 2.0) -> None:
+    def __init__(self, keep: float = KEEP, prior: float = PRIOR) -> None:
         self._keep, self._prior = keep, prior
         self._weight = self._mean = self._square = self._product = 0.0
         self._last: float | None = None
@@ -85,14 +91,64 @@ class Ar1:
         """Between the mean and the last value."""
         if self._last is None:
             return None
-        phi = self._correlation()
+        phi = float(lag_correlation(self._product, self._square, self._weight, self._prior))
         return (1 - phi) * self._mean + phi * self._last
 
-    def _correlation(self) -> float:
-        seen = self._product / self._square if self._square > 0 else 1.0
-        seen += (1 + 3 * seen) / self._weight
-        drawn = (seen * self._weight + self._prior / 2) / (self._weight + self._prior)
-        return min(1.0, max(0.0, drawn))
+
+def lag_correlation(
+    product: float | Reals, square: float | Reals, weight: float | Reals, prior: float = PRIOR
+) -> float | Reals:
+    """Correlation of a value with the next, 0 to 1, from weighted sums over what was observed.
+
+    The estimate from n values is too low by (1 + 3 phi) / n (Kendall 1954). It is drawn towards 1/2 while n is small,
+    and is 1 where nothing has ever changed.
+    """
+    if isinstance(square, float):
+        seen: float | Reals = product / square if square > 0 else 1.0
+    else:
+        seen = np.divide(product, square, out=np.ones_like(square), where=square > 0)
+    seen = seen + (1 + 3 * seen) / weight
+    drawn = (seen * weight + prior / 2) / (weight + prior)
+    return min(1.0, max(0.0, drawn)) if isinstance(drawn, float) else np.clip(drawn, 0.0, 1.0)
+
+
+class Behaviour:
+    """How several loads behave: mean, spread and persistence of each, of their logarithms, old observations fading.
+
+    The persistence is the model of `Ar1`.
+    """
+
+    def __init__(self, series: int, keep: float = KEEP) -> None:
+        self._keep = keep
+        self.weight = np.zeros(series)
+        """Of all observations so far; 0 where there is none."""
+        self._mean, self._square, self._product, self._last = (np.zeros(series) for _ in range(4))
+        self._most = np.zeros(series)
+
+    def update(self, values: Reals) -> None:
+        """Values were observed, one of each series; NaN or 0 where there was none."""
+        there = values > 0
+        x = np.log(values, out=self._last.copy(), where=there)
+        first = there & (self.weight == 0)
+        weight = np.where(there, self._keep * self.weight + 1, self.weight)
+        self._mean += np.where(there, (x - self._mean) / np.maximum(weight, 1.0), 0.0)
+        before, after = self._last - self._mean, x - self._mean
+        again = there & ~first
+        self._square = np.where(again, self._keep * self._square + before * before, self._square)
+        self._product = np.where(again, self._keep * self._product + before * after, self._product)
+        self.weight, self._last = weight, np.where(there, x, self._last)
+        self._most = np.where(there, np.maximum(self._most, values), self._most)
+
+    def habits(self, now: Sequence[float]) -> list[Habit | None]:
+        """What is known of each series, `now` being what each is expected to be; None where nothing is known."""
+        mean = np.exp(self._mean)
+        spread = np.sqrt(self._square / np.maximum(self.weight - 1.0, 1.0))
+        persistence = np.asarray(lag_correlation(self._product, self._square, np.maximum(self.weight, 1.0)))
+        table = zip(now, mean.tolist(), spread.tolist(), persistence.tolist(), self._most.tolist(), strict=True)
+        return [
+            Habit(value, middle, width, memory, max(value, most)) if most > 0 and value > 0 else None
+            for value, middle, width, memory, most in table
+        ]
 
 
 class Blend:
@@ -101,7 +157,7 @@ class Blend:
     It takes the best one; a steep power of the errors does nearly that, without jumping between two that are as good.
     """
 
-    def __init__(self, keep: float = 0.98, power: float = 16.0) -> None:
+    def __init__(self, keep: float = KEEP, power: float = 16.0) -> None:
         self._members: tuple[Predictor, ...] = (Ar1(), Last(), Ewma(0.5), Ewma(0.25), Ewma(0.1))
         self._errors = [0.0] * len(self._members)
         self._keep, self._power = keep, power

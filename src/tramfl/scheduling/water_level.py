@@ -73,25 +73,32 @@ class Allotment:
 
 
 def largest_allotment(used: ArrayLike, held: ArrayLike, variance_limit: float, *, whole: bool = True) -> Allotment:
-    """Solve P4 for the history `used` (C,) and the stock `held`, (C,) for one node or (N, C) for many."""
+    """Solve P4 for the history `used` (C,) and the stock `held`, (C,) for one node or (N, C) for many.
+
+    With `used` of shape (N, C) every row of `held` has a history of its own.
+    """
     a = _counts("used", used, whole).astype(np.float64)
     stock = _counts("held", held, whole)
-    if a.ndim != 1 or a.size == 0:
+    if a.ndim not in (1, 2) or a.size == 0:
         raise BadInput(f"used must be one count per label, shape (C,) with C >= 1, not shape {a.shape}.")
-    if stock.ndim not in (1, 2) or stock.shape[-1] != a.size:
-        raise BadInput(f"held must have shape ({a.size},) or (N, {a.size}) to match used, not {stock.shape}.")
+    labels = a.shape[-1]
+    if stock.ndim not in (1, 2) or stock.shape[-1] != labels:
+        raise BadInput(f"held must have shape ({labels},) or (N, {labels}) to match used, not {stock.shape}.")
+    if a.ndim == 2 and a.shape != stock.shape:
+        raise BadInput(f"used must have shape ({labels},), or that of held, {stock.shape}, not {a.shape}.")
     if not isinstance(variance_limit, Real) or not variance_limit >= 0:
         raise BadInput(f"variance_limit must be a number of at least 0, not {variance_limit}.")
     limit = min(float(variance_limit), float(_WHOLE) ** 2)  # no counts vary more, and infinity breeds NaN
-    rows = stock.reshape(-1, a.size)
+    rows = stock.reshape(-1, labels)
     samples = np.empty(rows.shape, dtype=np.int64 if whole else np.float64)
     variance = np.empty(len(rows))
     feasible = np.empty(len(rows), dtype=np.bool_)
     solve = _whole_samples if whole else _fractions
-    step = max(1, _BLOCK // a.size)
+    step = max(1, _BLOCK // labels)
     for i in range(0, len(rows), step):
         part = slice(i, i + step)
-        samples[part], variance[part], feasible[part] = solve(a, a + rows[part], limit)
+        history = a[part] if a.ndim == 2 else a
+        samples[part], variance[part], feasible[part] = solve(history, history + rows[part], limit)
     if not whole:
         np.minimum(samples, rows, out=samples)  # the sum a + l was rounded
     total = samples.sum(axis=1)
@@ -127,7 +134,7 @@ def _levels(a: Reals, top: Reals, limit: float) -> tuple[Reals, Reals, Reals]:
     row = np.arange(nodes)
     t, rising = _breakpoints(a, top)
     w = np.empty_like(t)
-    w[:, 0] = min(0.0, labels * t[0, 0] - a.sum())  # the lowest start is common to all
+    w[:, 0] = np.minimum(0.0, labels * t[:, 0] - a.sum(axis=-1))
     dw = np.subtract(t[:, 1:], t[:, :-1], out=w[:, 1:])
     growth = rising[:, :-1] * dw
     dw *= labels
@@ -166,9 +173,10 @@ def _breakpoints(a: Reals, top: Reals) -> tuple[Reals, Reals]:
     # The last bit of each number tells where a label starts (0) from where it is full (1), so that one plain
     # sort does: bit patterns of non-negative floats order as the floats do, and whole numbers below 2^52
     # leave that bit free. A fraction moves by one unit in its last place.
-    bits = np.empty((len(top), 2 * a.size), dtype=np.int64)
-    bits[:, : a.size] = a.view(np.int64) & ~1
-    np.bitwise_or(top.view(np.int64), 1, out=bits[:, a.size :])
+    labels = top.shape[1]
+    bits = np.empty((len(top), 2 * labels), dtype=np.int64)
+    bits[:, :labels] = a.view(np.int64) & ~1
+    np.bitwise_or(top.view(np.int64), 1, out=bits[:, labels:])
     bits.sort(axis=1)
     # Moved to the place of the sign, that bit makes 1.0 of a start and -1.0 of a full label.
     sign = bits << 63
@@ -180,7 +188,8 @@ def _breakpoints(a: Reals, top: Reals) -> tuple[Reals, Reals]:
 
 def _fractions(a: Reals, top: Reals, limit: float) -> tuple[Reals, Reals, NDArray[np.bool_]]:
     """The continuous optimum: samples, variance, feasible."""
-    level, turn, least = _levels(a, top, limit * a.size**2)
+    labels = top.shape[1]
+    level, turn, least = _levels(a, top, limit * labels**2)
     y, variance = _filled(a, top, level)
     # With large counts and a small V one unit in the level's last place is a violation: stay below it.
     over = (variance > limit * (1.0 + MARGIN)) & (level > turn)
@@ -189,19 +198,19 @@ def _fractions(a: Reals, top: Reals, limit: float) -> tuple[Reals, Reals, NDArra
         y, variance = _filled(a, top, level)
     # Equal fractions may differ in their last digit: what such noise adds is no violation.
     noise = (4.0 * np.finfo(np.float64).eps * top.max(axis=1)) ** 2
-    return y - a, variance, least <= (limit * (1.0 + MARGIN) + noise) * a.size**2
+    return y - a, variance, least <= (limit * (1.0 + MARGIN) + noise) * labels**2
 
 
 def _filled(a: Reals, top: Reals, level: Reals) -> tuple[Reals, Reals]:
     """At a level: the filled labels y_c and their variance, measured from their mean."""
     y = np.minimum(np.maximum(level[:, None], a), top)
     deviation = y - y.mean(axis=1, keepdims=True)
-    return y, np.vecdot(deviation, deviation) / a.size
+    return y, np.vecdot(deviation, deviation) / top.shape[1]
 
 
 def _whole_samples(a: Reals, top: Reals, limit: float) -> tuple[Reals, Reals, NDArray[np.bool_]]:
     """The integer optimum: samples, variance, feasible."""
-    labels = a.size
+    labels = top.shape[1]
     # Aimed half-way between V and what the test admits, so that rounding on either side costs no sample.
     aim = limit * labels * labels * (1.0 + 0.5 * MARGIN)
     admitted = limit * labels * labels * (1.0 + MARGIN)
@@ -213,7 +222,7 @@ def _whole_samples(a: Reals, top: Reals, limit: float) -> tuple[Reals, Reals, ND
         # Rounding led one level too high; or V is met nowhere, and the least is on either side of t*.
         (failed,) = (~feasible).nonzero()
         other = np.where(level > turn, level - 1.0, level + 1.0)[failed]
-        y_other, below_other, scaled_other = _spread(a, top[failed], other)
+        y_other, below_other, scaled_other = _spread(a[failed] if a.ndim == 2 else a, top[failed], other)
         better = scaled_other < scaled[failed]
         chosen = failed[better]
         level[chosen] = other[better]
@@ -234,7 +243,7 @@ def _spread(a: Reals, top: Reals, level: Reals) -> tuple[Reals, Reals, Reals]:
     y = np.minimum(np.maximum(level[:, None], a), top)
     deviation = y - level[:, None]
     below = deviation.sum(axis=1)
-    return y, below, a.size * np.vecdot(deviation, deviation) - below * below
+    return y, below, top.shape[1] * np.vecdot(deviation, deviation) - below * below
 
 
 def _how_many_rise(available: NDArray[np.int64], below: Reals, room: Reals, labels: int) -> Reals:

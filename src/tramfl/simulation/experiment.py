@@ -6,6 +6,7 @@ number, never from what came before. So a run that stops after any round and is 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -124,6 +125,8 @@ class Experiment:
             seed=scenario.seed,
             learner=self._learner,
             close_round=self._closed.append,
+            load_model=scenario.loads,
+            usual_samples=math.sqrt(scenario.variance_limit) * len(setting.labels),
         )
         self._stop_if_stuck()
 

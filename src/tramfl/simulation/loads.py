@@ -1,7 +1,7 @@
-"""What the nodes can spare, round by round: the paper's draws, and others.
+"""What the nodes can spare, step by step: the paper's draws, and others. A step is a round, or a slot of time.
 
-A source is a function of the round: asked twice, by whomever, it gives the same loads. That is what makes a run
-repeatable, and a retried round the same round.
+A source is a function of the step: asked twice, it gives the same loads. That makes a run repeatable, and a retried
+round the same round.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from tramfl.config import LoadModel
 from tramfl.draws import generator
 from tramfl.notation import BadInput, NodeId, Reals
 from tramfl.record import Row, read_rows
-
-_STREAM = 101
-"""Keeps the draws of loads apart from every other use of the seed."""
+from tramfl.simulation.processes import STREAM, Autoregressive, Bursts, DayAndNight, Process
+from tramfl.simulation.traces import Trace, read_trace
 
 
 @dataclass(frozen=True)
@@ -71,9 +70,44 @@ def load_source(settings: LoadModel, nodes: int, seed: int) -> LoadSource:
         return ReplayedLoads(list(read_rows(Path(settings.trace))), nodes)
     if settings.kind == "constant":
         return ConstantLoads(capacity, settings.bandwidth)
+    if settings.kind == "heterogeneous":
+        return HeterogeneousLoads(settings, capacity, seed)
+    if settings.kind == "uniform":
+        return UniformLoads(settings, capacity, seed)
+    if settings.kind == "trace":
+        return traced(settings, capacity)
+    return ProcessLoads(settings, capacity, _process(settings, nodes * (nodes + 1) // 2, seed))
+
+
+def _process(settings: LoadModel, count: int, seed: int) -> Process:
+    slot = settings.slot_seconds if settings.clock == "slot" else 1.0
     if settings.kind == "ar1":
-        return PersistentLoads(settings, capacity, seed)
-    return UniformLoads(settings, capacity, seed)
+        return Autoregressive(count, seed, settings.memory)
+    if settings.kind == "bursts":
+        return Bursts(count, seed, settings.burst_length / slot, settings.burst_pause / slot)
+    return DayAndNight(count, seed, settings.period / slot)
+
+
+def traced(settings: LoadModel, capacity: Reals) -> LoadSource:
+    """The loads of a CSV trace, which says what is free at which second."""
+    if settings.trace is None:
+        raise BadInput("key `loads.trace` is missing: kind trace needs the CSV file to take the loads from.")
+    if settings.clock != "slot":
+        raise BadInput("key `loads.clock` is round; a trace is a matter of time and needs `loads.clock` = slot.")
+    return TracedLoads(read_trace(Path(settings.trace), capacity.size), settings, capacity)
+
+
+class TracedLoads:
+    """Loads from a trace, slot by slot; past its end it begins again."""
+
+    def __init__(self, trace: Trace, settings: LoadModel, capacity: Reals) -> None:
+        self._trace, self._capacity = trace, capacity
+        self._bandwidth, self._slot, self._offset = settings.bandwidth, settings.slot_seconds, settings.trace_offset
+
+    def at(self, round_: int) -> RoundLoads:
+        """The loads at the begin of slot 1, 2, ..."""
+        nodes, links = self._trace.at(self._offset + (round_ - 1) * self._slot)
+        return _round_loads(self._capacity * nodes, self._bandwidth * links)
 
 
 def _capacity(settings: LoadModel, nodes: int) -> Reals:
@@ -104,35 +138,30 @@ class UniformLoads:
 
     def at(self, round_: int) -> RoundLoads:
         """Drawn from the seed and the round's number alone."""
-        draws = generator(self._seed, _STREAM, round_).random(self._shares.count)
+        draws = generator(self._seed, STREAM, round_).random(self._shares.count)
         return self._shares.loads(draws)
 
 
-class PersistentLoads:
-    """A load that lasts: an AR(1) process whose every round alone looks like the paper's draws.
+class ProcessLoads:
+    """Shares of what each node has, as a process says."""
 
-    x_k = phi x_{k-1} + sqrt(1 - phi^2) e_k with normal e_k, and u the quantile of x_k among normal numbers.
-    """
-
-    def __init__(self, settings: LoadModel, capacity: Reals, seed: int) -> None:
-        self._shares, self._seed = _Shares(settings, capacity), seed
-        self._memory = settings.memory
-        self._round = 0
-        self._x = self._noise(0)
-
-    def _noise(self, round_: int) -> Reals:
-        return generator(self._seed, _STREAM, round_).standard_normal(self._shares.count)
+    def __init__(self, settings: LoadModel, capacity: Reals, process: Process) -> None:
+        self._shares, self._process = _Shares(settings, capacity), process
 
     def at(self, round_: int) -> RoundLoads:
-        """The process is carried forward from the last round asked for, or from its beginning."""
-        if round_ < self._round:
-            self._round, self._x = 0, self._noise(0)
-        phi = self._memory
-        while self._round < round_:
-            self._round += 1
-            self._x = phi * self._x + math.sqrt(1.0 - phi * phi) * self._noise(self._round)
-        quantiles = np.array([0.5 * (1.0 + math.erf(x / math.sqrt(2.0))) for x in self._x.tolist()])
-        return self._shares.loads(quantiles)
+        """The loads at one step of the process."""
+        return self._shares.loads(self._process.at(round_))
+
+
+class HeterogeneousLoads:
+    """Constant loads that differ: every node and every link has the share that the paper would draw in round 1."""
+
+    def __init__(self, settings: LoadModel, capacity: Reals, seed: int) -> None:
+        self._loads = UniformLoads(settings, capacity, seed).at(1)
+
+    def at(self, round_: int) -> RoundLoads:
+        """The same loads in every round."""
+        return self._loads
 
 
 class ReplayedLoads:

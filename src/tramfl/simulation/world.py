@@ -20,12 +20,14 @@ from tramfl.circulation import events as on
 from tramfl.circulation.custody import MemoryRegister, Record, Status, Versioned
 from tramfl.circulation.machine import advance
 from tramfl.circulation.phases import Copy, Limits, State
+from tramfl.config import LoadModel
 from tramfl.draws import deciding
 from tramfl.notation import Digest, ModelCost, NodeId
 from tramfl.scheduling.policy import Policy, check_decision
-from tramfl.scheduling.timing import compute_seconds, transfer_seconds
 from tramfl.simulation.clock import Clock
-from tramfl.simulation.loads import LoadSource, RoundLoads
+from tramfl.simulation.foresight import Foresight
+from tramfl.simulation.load_clock import LoadClock, RoundClock, SlotClock
+from tramfl.simulation.loads import LoadSource
 
 REGISTER = -1
 """The register's place in the network."""
@@ -180,6 +182,8 @@ class World:
         conditions: Conditions | None = None,
         watcher: Watcher | None = None,
         close_round: Callable[[do.CloseRound], None] | None = None,
+        load_model: LoadModel | None = None,
+        usual_samples: float = 1000.0,
     ) -> None:
         self.clock = Clock(record.weights.since)
         self.register = MemoryRegister(record)
@@ -189,8 +193,20 @@ class World:
         self.watcher = watcher
         self.lease_seconds, self.register_timeout = lease_seconds, register_timeout
         self._close_round = close_round
-        self._loads = loads
-        self._loads_now: tuple[int, RoundLoads] = (0, loads.at(1))
+        load_model = load_model or LoadModel()
+        slots = load_model.clock == "slot"
+        self.load_clock: LoadClock = (
+            SlotClock(loads, cost, load_model.slot_seconds) if slots else RoundClock(loads, cost)
+        )
+        self._foresight = Foresight(
+            self.load_clock,
+            load_model,
+            cost,
+            len(held),
+            seed,
+            usual_samples=usual_samples,
+            looks_ahead=getattr(policy, "looks_ahead", False),
+        )
         copy = Copy(record.weights.digest, record.round, record.epoch)
         nodes = len(held)
         self.sites = [
@@ -353,14 +369,9 @@ class World:
         for command in commands:
             _CARRY_OUT[type(command)](self, process, command)
 
-    def loads_at(self, round_: int) -> RoundLoads:
-        """The loads of a round."""
-        if self._loads_now[0] != round_:
-            self._loads_now = (round_, self._loads.at(round_))
-        return self._loads_now[1]
-
     def _ask_loads(self, process: Process, command: do.AskLoads) -> None:
-        loads, node, now = self.loads_at(command.round), process.node, self.clock.now
+        node, now = process.node, self.clock.now
+        loads, outlooks = self._foresight.told(node, command.round, now)
         links = loads.bandwidth[node]
         for other in command.nodes:
             there = 0.0 if other == node else self.conditions.message(node, other)
@@ -372,7 +383,8 @@ class World:
             if asked is None or asked.leaving or math.isnan(flops):
                 self._tell(process, there + back, on.LoadMissing(at, ticket, other))
             else:
-                self._tell(process, there + back, on.LoadReported(at, ticket, other, flops, links[other]))
+                report = on.LoadReported(at, ticket, other, flops, links[other], outlooks[other])
+                self._tell(process, there + back, report)
 
     def _decide(self, process: Process, command: do.Decide) -> None:
         rng = deciding(self.seed, command.ledger.round + 1)
@@ -386,13 +398,9 @@ class World:
     # Transfers.
 
     def _transfer_seconds(self, node: NodeId, command: do.SendModel) -> float:
-        """T_comm, or what the replayed run took, times how much slower the link is than predicted."""
-        loads, to = self.loads_at(command.offer.round + 1), command.to
-        if loads.took is not None and loads.took.node == to:
-            seconds = loads.took.transfer_seconds
-        else:
-            seconds = transfer_seconds(self.cost, loads.bandwidth[node][to])
-        return seconds * self.conditions.slowness_of_link(node, to)
+        """T_comm at the loads that the transfer meets, times how much slower the link is than they say."""
+        seconds = self.load_clock.sending_seconds(node, command.to, command.offer.round + 1, self.clock.now)
+        return seconds * self.conditions.slowness_of_link(node, command.to)
 
     def _send_model(self, process: Process, command: do.SendModel) -> None:
         node, to = process.node, command.to
@@ -448,12 +456,9 @@ class World:
     # Work at a node.
 
     def _training_seconds(self, node: NodeId, command: do.Train) -> float:
-        """T_comp, or what the replayed run took, times how much slower the node is than predicted."""
-        samples, loads = command.assignment.decision.samples, self.loads_at(command.round)
-        if loads.took is not None and (loads.took.node, loads.took.samples) == (node, samples):
-            seconds = loads.took.compute_seconds
-        else:
-            seconds = compute_seconds(sum(samples), self.cost, loads.flops[node])
+        """T_comp at the loads that the training meets, times how much slower the node is than they say."""
+        samples = command.assignment.decision.samples
+        seconds = self.load_clock.training_seconds(node, samples, command.round, self.clock.now)
         return seconds * self.conditions.slowness(node)
 
     def _train(self, process: Process, command: do.Train) -> None:
@@ -514,6 +519,11 @@ class World:
         self._ask_register(process, command, self._answer_read)
 
     def _swap(self, process: Process, command: do.Swap) -> None:
+        committed = command.record.ledger
+        commits = committed.round > self.register.read().record.ledger.round
+        if commits and self.load_clock.step_seconds > 0 and math.isclose(committed.seconds, self.clock.now):
+            # The clock has added the same times in another order. A resumed run has the ledger's sum.
+            self.clock.now = committed.seconds
         self._ask_register(process, command, self._answer_swap)
 
     def _ask_register(

@@ -1,0 +1,114 @@
+"""How long work takes: at the round's loads, as in the paper, or through the slots of time that it lasts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from tramfl.notation import ModelCost, NodeId
+from tramfl.scheduling.timing import compute_seconds, transfer_seconds
+from tramfl.simulation.loads import LoadSource, RoundLoads
+
+KEPT = 20_000
+"""Slots that are kept in memory; older ones are worked out again."""
+MOST_SLOTS = 100_000
+"""Work that lasts longer than so many slots never ends."""
+
+
+class LoadClock(Protocol):
+    """What the loads are at a moment of a round, and how long work takes that begins there."""
+
+    step_seconds: float
+    """Seconds between two changes of the loads; 0 where they change with the round."""
+
+    def step(self, round_: int, at: float) -> int:
+        """The number, from 1 on, of the loads at this moment."""
+        ...
+
+    def loads(self, step: int) -> RoundLoads:
+        """The loads of one step."""
+        ...
+
+    def training_seconds(self, node: NodeId, samples: Sequence[int], round_: int, at: float) -> float:
+        """T_comp of a training of `samples` of each label that begins at `at`."""
+        ...
+
+    def sending_seconds(self, one: NodeId, other: NodeId, round_: int, at: float) -> float:
+        """T_comm of a transfer of the model that begins at `at`."""
+        ...
+
+
+class RoundClock:
+    """The paper's: a round's loads are drawn once and hold while it lasts."""
+
+    step_seconds = 0.0
+
+    def __init__(self, source: LoadSource, cost: ModelCost) -> None:
+        self._source, self._cost = source, cost
+        self._last: tuple[int, RoundLoads] = (1, source.at(1))
+
+    def step(self, round_: int, at: float) -> int:
+        """The round's number."""
+        return round_
+
+    def loads(self, step: int) -> RoundLoads:
+        """The loads of a round."""
+        if self._last[0] != step:
+            self._last = (step, self._source.at(step))
+        return self._last[1]
+
+    def training_seconds(self, node: NodeId, samples: Sequence[int], round_: int, at: float) -> float:
+        """At the round's load, or as long as the recorded round took where the same is trained again."""
+        loads = self.loads(round_)
+        if loads.took is not None and (loads.took.node, loads.took.samples) == (node, samples):
+            return loads.took.compute_seconds
+        return compute_seconds(sum(samples), self._cost, loads.flops[node])
+
+    def sending_seconds(self, one: NodeId, other: NodeId, round_: int, at: float) -> float:
+        """At the round's load, or as long as the recorded round took where the same node trains."""
+        loads = self.loads(round_)
+        if loads.took is not None and loads.took.node == other:
+            return loads.took.transfer_seconds
+        return transfer_seconds(self._cost, loads.bandwidth[one][other])
+
+
+class SlotClock:
+    """Loads change every `slot_seconds`, whatever runs meanwhile; work goes on at the rate of each slot."""
+
+    def __init__(self, source: LoadSource, cost: ModelCost, slot_seconds: float) -> None:
+        self._source, self._cost, self.step_seconds = source, cost, slot_seconds
+        self._slots: dict[int, RoundLoads] = {}
+
+    def step(self, round_: int, at: float) -> int:
+        """The number of the slot, from 1 on; a moment on the border belongs to the later slot."""
+        return math.floor(at / self.step_seconds) + 1
+
+    def loads(self, step: int) -> RoundLoads:
+        """The loads of a slot."""
+        found = self._slots.get(step)
+        if found is None:
+            if len(self._slots) >= KEPT:
+                self._slots.clear()
+            found = self._slots[step] = self._source.at(step)
+        return found
+
+    def training_seconds(self, node: NodeId, samples: Sequence[int], round_: int, at: float) -> float:
+        """What passes until the slots have given the FLOPs."""
+        return self._seconds(self._cost.flops_per_sample * sum(samples), at, lambda loads: loads.flops[node])
+
+    def sending_seconds(self, one: NodeId, other: NodeId, round_: int, at: float) -> float:
+        """What passes until the slots have given the bits."""
+        return self._seconds(self._cost.model_bits, at, lambda loads: loads.bandwidth[one][other])
+
+    def _seconds(self, work: float, at: float, rate: Callable[[RoundLoads], float]) -> float:
+        step = first = self.step(0, at)
+        begin = at
+        while step - first < MOST_SLOTS:
+            end = step * self.step_seconds
+            speed = rate(self.loads(step))
+            if speed * (end - begin) >= work:
+                return begin + work / speed - at
+            work -= speed * max(0.0, end - begin)
+            begin, step = max(begin, end), step + 1
+        return math.inf

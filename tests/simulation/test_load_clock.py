@@ -1,0 +1,168 @@
+"""Work through slots, what nodes say of their loads, and runs in which both are used."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from tramfl.config import Budget, LoadModel, Noise
+from tramfl.notation import ModelCost
+from tramfl.record import Row
+from tramfl.scheduling.predictors import predictor_named
+from tramfl.simulation.experiment import Experiment
+from tramfl.simulation.foresight import Foresight
+from tramfl.simulation.load_clock import RoundClock, SlotClock
+from tramfl.simulation.loads import RoundLoads, load_source
+from tramfl.simulation.scenarios import scenario_named
+from tramfl.simulation.setting import scheduling_only
+
+COST = ModelCost(flops_per_sample=10.0, model_bits=100.0)
+
+
+class Steps:
+    """Rates that follow a list, the same for every node and link; past its end they are 0."""
+
+    def __init__(self, *rates: float) -> None:
+        self._rates = rates
+
+    def at(self, round_: int) -> RoundLoads:
+        rate = self._rates[round_ - 1] if round_ <= len(self._rates) else 0.0
+        return RoundLoads([rate, rate], [[math.inf, rate], [rate, math.inf]])
+
+
+def rows_of(policy: str, rounds: int = 40, name: str = "cifar10-3", **loads: Any) -> list[Row]:
+    return list(experiment(policy, rounds, name, **loads).rounds())
+
+
+def experiment(policy: str, rounds: int, name: str = "cifar10-3", done: list[Row] | None = None, **loads: Any) -> Any:
+    scenario = scenario_named(name)
+    scenario = replace(scenario, policy=policy, loads=LoadModel(**loads), budget=Budget(rounds=rounds))
+    return Experiment(scenario, scheduling_only(scenario), done=done or [])
+
+
+def test_work_runs_through_the_slots_that_it_lasts() -> None:
+    clock = SlotClock(Steps(10.0, 40.0, 100.0), COST, slot_seconds=2.0)
+    # From second 1: 10 bits in slot 1, 80 in slot 2, and the last 10 take a tenth of a second of slot 3.
+    assert clock.sending_seconds(0, 1, 1, 1.0) == pytest.approx(1.0 + 2.0 + 0.1)
+    assert clock.training_seconds(0, (5, 4), 1, 1.0) == pytest.approx(1.0 + 2.0)
+
+
+def test_work_that_nothing_carries_on_never_ends() -> None:
+    assert SlotClock(Steps(10.0), COST, slot_seconds=1.0).sending_seconds(0, 1, 1, 0.0) == math.inf
+
+
+def test_on_the_round_clock_a_round_takes_its_load_alone() -> None:
+    clock = RoundClock(Steps(10.0, 40.0), COST)
+    assert clock.sending_seconds(0, 1, 2, 7.5) == 100.0 / 40.0
+
+
+@pytest.mark.parametrize("policy", ["load-aware", "express"])
+@pytest.mark.parametrize("kind", ["ar1", "bursts", "daily"])
+def test_the_times_of_a_run_in_slots_follow_from_the_loads_alone(policy: str, kind: str) -> None:
+    loads: dict[str, Any] = {"kind": kind, "clock": "slot", "slot_seconds": 0.5, "prediction": "blend"}
+    source = load_source(LoadModel(**loads), 3, 0)
+    every = [source.at(slot) for slot in range(1, 1500)]
+    cost = scheduling_only(scenario_named("cifar10-3")).cost
+
+    def done(rates: list[float], start: float, seconds: float) -> float:
+        """Work done in `seconds` from `start` on: each slot's rate times how much of the slot lies within."""
+        within = [min(start + seconds, (k + 1) * 0.5) - max(start, k * 0.5) for k in range(len(rates))]
+        return sum(rate * part for rate, part in zip(rates, within, strict=True) if part > 0)
+
+    begin = 0.0
+    for row in rows_of(policy, 15, **loads):
+        start = begin + row.lost_seconds
+        begin = row.total_seconds
+        if row.node is None:
+            continue
+        if row.node != row.holder:
+            rates = [slot.bandwidth[row.holder][row.node] for slot in every]
+            assert done(rates, start, row.transfer_seconds) == pytest.approx(cost.model_bits)
+        flops = [slot.flops[row.node] for slot in every]
+        trained = done(flops, start + row.transfer_seconds, row.compute_seconds)
+        assert trained == pytest.approx(cost.flops_per_sample * sum(row.samples))
+
+
+@pytest.mark.parametrize("policy", ["load-aware", "express"])
+@pytest.mark.parametrize(
+    "loads",
+    [
+        {"kind": "ar1"},
+        {"kind": "ar1", "prediction": "ar1"},
+        {"kind": "ar1", "clock": "slot", "prediction": "blend"},
+        {"kind": "bursts", "clock": "slot"},
+        {"kind": "daily", "clock": "slot", "slot_seconds": 0.7, "prediction": 0.5},
+    ],
+)
+def test_a_resumed_run_is_the_same_to_the_last_digit(policy: str, loads: dict[str, Any]) -> None:
+    whole = rows_of(policy, 30, "mnist-5", **loads)
+    for cut in (1, 7, 29):
+        assert list(experiment(policy, 30, "mnist-5", whole[:cut], **loads).rounds()) == whole[cut:]
+
+
+@pytest.mark.parametrize("name", ["last", "ewma", "ar1", "blend"])
+def test_a_prediction_is_what_a_site_would_predict_from_the_rounds_before(name: str) -> None:
+    settings = LoadModel(kind="ar1", prediction=name)  # type: ignore[arg-type]
+    source = load_source(settings, 3, 5)
+    clock = RoundClock(load_source(settings, 3, 5), COST)
+    foresight = Foresight(clock, settings, COST, 3, 5, usual_samples=100, looks_ahead=False)
+    predictor = predictor_named(name)
+    for round_ in range(1, 20):
+        told, _ = foresight.told(0, round_, 0.0)
+        expected = predictor.predict()
+        actual = source.at(round_)
+        assert told.flops[1] == (actual.flops[1] if expected is None else expected)
+        predictor.update(actual.flops[1])
+
+
+@pytest.mark.parametrize("prediction", [0.5, Noise(noise=0.5)])
+def test_noise_is_what_it_was_asked_to_be(prediction: float | Noise) -> None:
+    settings = LoadModel(prediction=prediction)
+    clock = RoundClock(load_source(settings, 10, 1), COST)
+    foresight = Foresight(clock, settings, COST, 10, 1, usual_samples=100, looks_ahead=False)
+    errors = [
+        math.log(told / actual)
+        for round_ in range(1, 40)
+        for told, actual in zip(foresight.told(0, round_, 0.0)[0].flops, clock.loads(round_).flops, strict=True)
+    ]
+    assert np.std(errors) == pytest.approx(0.5, rel=0.15)
+
+
+def test_an_outlook_tells_loads_that_last_from_draws() -> None:
+    def persistence(**loads: Any) -> float:
+        settings = LoadModel(**loads)
+        clock = RoundClock(load_source(settings, 3, 0), COST)
+        foresight = Foresight(clock, settings, COST, 3, 0, usual_samples=100, looks_ahead=True)
+        for round_ in range(1, 150):
+            _, outlooks = foresight.told(0, round_, 0.0)
+        return float(np.mean([o.compute.persistence for o in outlooks if o is not None]))
+
+    assert persistence() < 0.25
+    assert 0.75 < persistence(kind="ar1") < 0.98
+    assert persistence(kind="heterogeneous") == 1.0
+
+
+def test_a_hop_that_goes_much_worse_than_predicted_is_decided_again() -> None:
+    rows = rows_of("load-aware", 60, kind="ar1", clock="slot", prediction="last")
+    again = [row for row in rows if row.lost_seconds > 0]
+    assert again
+    begin = dict(zip((row.round + 1 for row in rows), (row.total_seconds for row in rows), strict=True))
+    for row in again:
+        spent = row.compute_seconds + row.transfer_seconds + row.idle_seconds + row.lost_seconds
+        assert row.total_seconds - begin.get(row.round, 0.0) == pytest.approx(spent)
+
+
+def test_a_trace_is_played_from_its_file_and_begins_again(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("seconds,node,share\n0,0,1\n2,0,0.5\n4,0,0.5\nseconds,link,share\n0,0-2,0.25\n3,2-0,0.75\n")
+    settings = LoadModel(kind="trace", clock="slot", trace=str(trace), flops=10.0, bandwidth=100.0)
+    source = load_source(settings, 3, 0)
+    assert [source.at(slot).flops[0] for slot in range(1, 7)] == [10, 10, 5, 5, 10, 10]
+    assert [source.at(slot).bandwidth[2][0] for slot in range(1, 7)] == [25, 25, 25, 75, 25, 25]
+    assert source.at(1).flops[1] == 10
+    assert source.at(1).bandwidth[1][2] == 100
