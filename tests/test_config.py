@@ -108,7 +108,8 @@ def test_keys_that_are_not_set_are_left_out() -> None:
         ({"cost": {"zz": 1}}, "unknown key `cost.zz`; the keys here are flops_per_sample, model_bits."),
         (
             {"loads": {"kind": "gauss"}},
-            "key `loads.kind` is 'gauss'; choose one of uniform, constant, ar1, replay.",
+            "key `loads.kind` is 'gauss'; choose one of uniform, constant, heterogeneous, ar1, daily, bursts, trace,"
+            " replay.",
         ),
         ({"loads": {"kind": 3}}, "key `loads.kind`: expected text in quotes, got a whole number."),
         ({"partition": {"layout": 5}}, "key `partition.layout`: expected text in quotes, got a whole number."),

@@ -148,7 +148,7 @@ def test_an_outlook_tells_loads_that_last_from_draws() -> None:
 
 
 def test_a_hop_that_goes_much_worse_than_predicted_is_decided_again() -> None:
-    rows = rows_of("load-aware", 60, kind="ar1", clock="slot", prediction="last")
+    rows = rows_of("load-aware", 16, kind="ar1", clock="slot", slot_seconds=0.5, prediction="blend")
     again = [row for row in rows if row.lost_seconds > 0]
     assert again
     begin = dict(zip((row.round + 1 for row in rows), (row.total_seconds for row in rows), strict=True))

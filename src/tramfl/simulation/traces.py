@@ -4,8 +4,9 @@
     0,0,0.82                    0,0-1,0.40
     60,0,0.35                   12.5,0-1,0.91
 
-One file has both, as lines of `seconds,what,share` with `node` or `link` in the header's place of `what` ignored: a
-number is a node, `i-j` a link between two. A value holds until the next. Nodes and links that are missing are free.
+One file has both kinds of lines: a number is a node, `i-j` the link between two. A line that begins with `seconds` is
+a header. A value holds until the next. Nodes and links that are missing are free; nodes that the scenario does not
+have are ignored.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ def read_trace(path: Path, nodes: int) -> Trace:
             continue
         second, place, share = _line(path, number, fields)
         one, dash, other = place.partition("-")
-        ends = [_node(path, number, end, nodes) for end in ((one, other) if dash else (one,))]
+        ends = [_node(path, number, end) for end in ((one, other) if dash else (one,))]
+        if max(ends) >= nodes:
+            continue
         if not dash:
             times, shares = compute.setdefault(ends[0], ([], []))
         elif ends[0] == ends[1]:
@@ -96,7 +99,7 @@ def _line(path: Path, number: int, fields: list[str]) -> tuple[float, str, float
     return second, place, share
 
 
-def _node(path: Path, number: int, text: str, nodes: int) -> int:
-    if not text.isdecimal() or int(text) >= nodes:
-        raise BadInput(f"{path}, line {number}: {text!r} is no node; the scenario has nodes 0 to {nodes - 1}.")
+def _node(path: Path, number: int, text: str) -> int:
+    if not text.isdecimal():
+        raise BadInput(f"{path}, line {number}: {text!r} is no node; nodes are 0, 1, 2 and so on.")
     return int(text)
