@@ -3,9 +3,9 @@
     python benchmarks/stopping.py
 
 One hop over one link to one node, both AR(1) with the paper's shares (cifar10: 1.8 s to send and 0.75 s to train when
-idle), and 1 s a wait. Printed for each persistence: the mean seconds until the hop is done with no waiting, at best, by
-the paper's rule (wait while the hop takes longer than the average and one wait), and by express's (the average and the
-price of a wait). The figures are the same on every machine.
+idle), and 1 s a wait. Printed for each persistence are the mean seconds until the hop is done: without waiting, at
+best, by the paper's rule (wait while the hop takes longer than the average and one wait), and by that of express (the
+average and the price of a wait). The figures are the same on every machine.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def mean_seconds(kernel: Reals, threshold: float | None) -> float:
     value = SECONDS.copy()
     for _ in range(3000):
         waited = 1 + kernel @ value @ kernel.T
-        now = np.minimum(SECONDS, waited) if threshold is None else np.where(SECONDS < threshold, SECONDS, waited)
+        now = np.minimum(SECONDS, waited) if threshold is None else np.where(threshold > SECONDS, SECONDS, waited)
         if np.abs(now - value).max() < 1e-6:
             break
         value = now
