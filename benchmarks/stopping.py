@@ -28,7 +28,8 @@ def steps(persistence: float) -> Reals:
     """The chance of each load after a wait."""
     spread = max(1e-9, 1 - persistence**2) ** 0.5
     kernel: Reals = np.exp(-0.5 * ((GRID[None, :] - persistence * GRID[:, None]) / spread) ** 2)
-    return kernel / kernel.sum(axis=1, keepdims=True)
+    kernel /= kernel.sum(axis=1, keepdims=True)
+    return kernel
 
 
 def mean_seconds(kernel: Reals, threshold: float | None) -> float:

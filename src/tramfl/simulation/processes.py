@@ -84,7 +84,8 @@ class Bursts(Process):
 
     def _begin(self) -> Reals:
         chance, level = self._rng(0).random((2, self._count))
-        return (chance < self._length / (self._length + self._pause)) + 0.999 * level
+        state: Reals = (chance < self._length / (self._length + self._pause)) + 0.999 * level
+        return state
 
     def _next(self, state: Reals, step: int) -> Reals:
         chance, level = self._rng(step).random((2, self._count))
