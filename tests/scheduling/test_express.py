@@ -50,7 +50,8 @@ def test_without_an_outlook_it_takes_loads_as_lasting() -> None:
 @pytest.mark.parametrize("persistence", [0.0, 0.5, 0.9, 0.99])
 def test_the_longer_loads_last_the_worse_a_round_it_takes(persistence: float) -> None:
     def slowest_taken(phi: float) -> float:
-        return min(slow for slow in np.geomspace(0.01, 100.0, 40).tolist() if decided(phi, slow).node is not None)
+        speeds: list[float] = np.geomspace(0.01, 100.0, 40).tolist()
+        return min(slow for slow in speeds if decided(phi, slow).node is not None)
 
     assert slowest_taken(min(1.0, persistence + 0.3)) <= slowest_taken(persistence)
 
