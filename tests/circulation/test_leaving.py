@@ -18,6 +18,8 @@ from tramfl.circulation.commands import (
     Refuse,
     SendModel,
     Store,
+    Swap,
+    Wake,
 )
 from tramfl.circulation.custody import MemoryRegister, first_record
 from tramfl.circulation.events import (
@@ -123,9 +125,23 @@ def test_a_leaving_holder_drops_the_round_in_hand() -> None:
 def test_a_commit_under_way_is_settled_before_the_node_leaves() -> None:
     node = holder().hear(0, 1, 2).decide(0).trained("w1", 10.0).stored(10.0)
     swap = node.commands
-    assert node.tell(LeaveOrdered(10.0)).commands == ()
+    assert node.tell(LeaveOrdered(10.0)).commands == (Wake(node.ticket, node.state.limits.load_reply),)
     node.commands = swap
     node.swap(10.5)
+    assert node.asked(CloseRound).record.round == 1
+    assert isinstance(node.state.phase, Leaving)
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_leaving_node_does_not_wait_for_ever_for_the_answer_to_a_swap(landed: bool) -> None:
+    node = holder().hear(0, 1, 2).decide(0).trained("w1", 10.0).stored(10.0)
+    swap = node.asked(Swap)
+    node.tell(LeaveOrdered(10.0), Woke(12.0, node.ticket))
+    if landed:
+        assert node.register.swap(swap.revision, swap.record) is not None
+    node.join(12.5)
+    if not landed:
+        node.swap(12.5)
     assert node.asked(CloseRound).record.round == 1
     assert isinstance(node.state.phase, Leaving)
 

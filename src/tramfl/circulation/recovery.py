@@ -143,7 +143,8 @@ def leave_ordered(state: State, event: LeaveOrdered) -> Step:
         return state, ()
     cancel, state = abandon(state.phase), replace(state, leaving=True)
     if isinstance(state.phase, Joining | Swapping):
-        return state, ()
+        # The register's answer settles it. Where none comes in time, the record is read.
+        return state, (Wake(state.phase.ticket, state.limits.load_reply),)
     state, ticket = issue(state)
     return replace(state, phase=Joining(ticket)), (*cancel, ReadRecord(ticket))
 
