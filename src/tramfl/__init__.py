@@ -10,35 +10,37 @@ round machine), `tramfl.simulation`, `tramfl.runtime` (real sites), `tramfl.lear
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tramfl.version import __version__
 
-__all__ = ["App", "Data", "Dataset", "Result", "__version__", "simulate"]
+__all__ = ["App", "Comparison", "Data", "Dataset", "Result", "__version__", "compare", "simulate"]
 
 if TYPE_CHECKING:
     from tramfl.learning.app import App
     from tramfl.learning.data.datasets import Dataset
     from tramfl.learning.data.own import Data
     from tramfl.simulation.api import Result, simulate
+    from tramfl.study import Comparison, compare
+
+_HOMES = {
+    "App": "tramfl.learning.app",
+    "Comparison": "tramfl.study",
+    "Data": "tramfl.learning.data.own",
+    "Dataset": "tramfl.learning.data.datasets",
+    "Result": "tramfl.simulation.api",
+    "compare": "tramfl.study",
+    "simulate": "tramfl.simulation.api",
+}
 
 
 def __getattr__(name: str) -> Any:
     """The public names on demand, so that `import tramfl` costs nothing."""
-    if name == "App":
-        from tramfl.learning.app import App
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tramfl' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
 
-        return App
-    if name == "Data":
-        from tramfl.learning.data.own import Data
 
-        return Data
-    if name == "Dataset":
-        from tramfl.learning.data.datasets import Dataset
-
-        return Dataset
-    if name in ("Result", "simulate"):
-        from tramfl.simulation import api
-
-        return getattr(api, name)
-    raise AttributeError(f"module 'tramfl' has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -110,3 +110,20 @@ def test_a_tracker_nobody_knows_is_refused_with_those_there_are() -> None:
         follow(["neptune"], request),
     ):
         pass
+
+
+def test_weights_and_biases_keeps_every_round_of_a_run_off_line(cli: Cli, tmp_path: Path) -> None:
+    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.sdk.internal.datastore import DataStore
+
+    assert cli(*RUN, "--track", "wandb", env={"WANDB_MODE": "offline"}).code == 0
+    (file,) = (tmp_path / "run").rglob("*.wandb")
+    store = DataStore()
+    store.open_for_scan(str(file))
+    found: list[tuple[int, float]] = []
+    while (content := store.scan_data()) is not None:
+        record = Record.FromString(content)
+        items = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+        if "test_accuracy" in items:
+            found.append((record.history.step.num or items["_step"], items["test_accuracy"]))
+    assert found == [(step, pytest.approx(value)) for step, value in accuracies(tmp_path / "run")]

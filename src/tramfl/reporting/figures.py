@@ -5,6 +5,7 @@ The same runs give the same bytes: no timestamp, no random identifier.
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -83,6 +84,26 @@ def write_figures(runs: Sequence[Run], out: Path, format: Format = "pdf") -> lis
             figure.savefig(path, format=format, metadata=UNDATED[format])
             written.append(path)
     return written
+
+
+def curve_svg(runs: Sequence[Run]) -> str:
+    """The first figure that the runs have data for, as SVG for a notebook; empty without Matplotlib."""
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError:
+        return ""
+    settings: Any = mpl.rcParams
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        settings.update(STYLE)
+        for _, draw in _figures(runs):
+            figure = Figure(figsize=(1.6 * COLUMN_INCHES, 2.8), layout="constrained")
+            draw(figure)
+            content = io.StringIO()
+            figure.savefig(content, format="svg", metadata=UNDATED["svg"])
+            return content.getvalue()[content.getvalue().index("<svg") :]
+    return ""
 
 
 def _figures(runs: Sequence[Run]) -> Iterator[tuple[str, Draw]]:

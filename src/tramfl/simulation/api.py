@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
+from rich.console import Console
+from rich.progress import Progress
 
 from tramfl.config import Scenario, as_table, settings_from, with_value
 from tramfl.learning.app import App, app_of
@@ -38,6 +41,8 @@ class Result:
     """Training samples per node and label."""
     folder: Path | None = None
     """Where its record lies, if it was asked to write one; `tramfl.reporting` draws from there."""
+    network: Callable[[], Any] | None = field(default=None, repr=False, compare=False)
+    """Makes a copy of the trained network; None where nothing was trained."""
 
     @property
     def rounds(self) -> list[dict[str, Any]]:
@@ -64,8 +69,43 @@ class Result:
         ]
 
     def seconds_to(self, target: float) -> float | None:
-        """Virtual seconds to a test accuracy, or None where it was not reached."""
+        """Virtual seconds until a test first reached an accuracy, or None where none did."""
         return seconds_to(self.rows, target)
+
+    def dataframe(self) -> Any:
+        """The rounds as a pandas.DataFrame."""
+        return data_frame(self.rounds)
+
+    def model(self) -> Any:
+        """The trained network: a copy with the weights after the last round, in evaluation mode."""
+        if self.network is None:
+            raise BadInput("the run was played without training: there is no model.")
+        return self.network()
+
+    def __repr__(self) -> str:
+        summary = self.summary
+        times = ", ".join(
+            f"{target}: {'not reached' if after is None else f'{after:.4g} s'}"
+            for target, after in summary.seconds_to_target.items()
+        )
+        return (
+            f"Result({summary.scenario}, {summary.policy}, seed {summary.seed}, {summary.status}: {summary.rounds:,}"
+            f" rounds, {summary.samples:,} samples, {summary.total_seconds:.4g} s{f'; {times}' if times else ''})"
+        )
+
+    def _repr_html_(self) -> str:
+        from tramfl.study import result_html  # above this layer: reports are no part of a simulation
+
+        return result_html(self)
+
+
+def data_frame(rows: list[dict[str, Any]]) -> Any:
+    """A pandas.DataFrame of rows; BadInput where pandas is not installed."""
+    try:
+        import pandas as pd
+    except ImportError:
+        raise BadInput("a data frame needs pandas: pip install 'tramfl[pandas]'.") from None
+    return pd.DataFrame(rows)
 
 
 def simulate(
@@ -87,6 +127,7 @@ def simulate(
     data_dir: str | Path | None = None,
     threads: int | None = 1,
     observe: Callable[[Row], object] | None = None,
+    progress: bool | None = None,
 ) -> Result:
     """Run a scenario in virtual time and give its rows, summary and tables.
 
@@ -97,7 +138,8 @@ def simulate(
     object with `at(round)`. `settings` changes keys of the scenario, by their dotted names:
     `{"training.batch_size": 64}`. With `out` the run is also recorded in that folder; `resume` goes on with the run
     that is there, with another budget if need be, and `overwrite` replaces it. An interrupt leaves the folder ready
-    to be resumed. `observe` is called with every row and ends the run if it returns True.
+    to be resumed. `observe` is called with every row and ends the run if it returns True. `progress` shows
+    a bar; by default only in a notebook.
     """
     if threads is not None and (not isinstance(threads, int) or threads < 1):
         raise BadInput(f"threads = {threads!r}: give a whole number of at least 1, or None for PyTorch's own choice.")
@@ -144,18 +186,56 @@ def simulate(
         threads=threads,
     )
 
+    bar = _Bar(found, progress)
+
     def tell(experiment: Experiment, row: Row) -> None:
+        bar.show(row)
         if observe is not None and observe(row) is True:
             experiment.stop("observe returned True.")
 
     custom = policy if policy is not None and not isinstance(policy, str) else None
-    with torch_left_alone() if train else nullcontext():
+    with bar, torch_left_alone() if train else nullcontext():
         experiment = play(request, tell, app=brought, policy=custom, loads=loads)
     if folder is not None and not experiment.finished:
         raise KeyboardInterrupt(f"interrupted; {folder} can be resumed")
     setting = experiment.setting
     held = tuple(map(tuple, setting.held.tolist()))
-    return Result(found, experiment.summary(), tuple(experiment.rows), setting.labels, held, folder)
+    network = partial(setting.learner.module, experiment.weights) if isinstance(setting.learner, HasModule) else None
+    return Result(found, experiment.summary(), tuple(experiment.rows), setting.labels, held, folder, network)
+
+
+@runtime_checkable
+class HasModule(Protocol):
+    """A learner that has a network."""
+
+    def module(self, digest: str) -> Any:
+        """A copy of the network with the weights of `digest`."""
+        ...
+
+
+class _Bar:
+    """A bar that shows how much of its budget a run has used; the nearest limit counts."""
+
+    def __init__(self, scenario: Scenario, wanted: bool | None) -> None:
+        console = Console(stderr=True)
+        self._budget = scenario.budget
+        shown = console.is_jupyter if wanted is None else wanted
+        self._bar = Progress(*Progress.get_default_columns(), console=console, disable=not shown)
+        self._task = self._bar.add_task(f"{scenario.name}, {scenario.policy}", total=1.0)
+
+    def __enter__(self) -> None:
+        self._bar.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def show(self, row: Row) -> None:
+        """A round is done."""
+        budget = self._budget
+        used = ((budget.rounds, row.round), (budget.seconds, row.total_seconds), (budget.samples, sum(row.used)))
+        share = max((done / limit for limit, done in used if limit), default=0.0)
+        tested = "" if row.test_accuracy is None else f", accuracy {row.test_accuracy:.1%}"
+        self._bar.update(self._task, completed=min(1.0, share), description=f"round {row.round:,}{tested}")
 
 
 def _targets(targets: float | Sequence[float] | None) -> tuple[float, ...] | None:

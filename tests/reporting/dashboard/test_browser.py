@@ -283,9 +283,13 @@ def test_at_rest_the_site_that_the_tram_is_at_is_the_holder_and_no_other(
     window.until("document.getElementById('status').textContent === 'Finished' && tramfl.state().at === 3")
     assert "Node 1 trained" in window.text("#now-what")
     assert window.get(HOLDERS) == ["node 1"]
-    assert "bit/s" not in window.text("#sites"), "the links that are known are those of node 0"
+    assert window.text("#link-head") == "Link from node 0", "the links that are known are those of node 0"
+    assert window.text("#sites").count("50.0 Mbit/s") == 3
     texts = "[...document.querySelectorAll('#map text')].map(text => text.textContent)"
-    assert [text for text in window.get(texts) if text.endswith("the model")] == ["has the model"]
+    assert [text for text in window.get(texts) if text.endswith("the model")] == ["sent the model", "has the model"]
+    # A round earlier the next one has told the links of the site that the model is at.
+    window.page.get_by_role("button", name="One round back").click()
+    window.until("document.getElementById('link-head').textContent === 'Link from holder'")
 
 
 def test_rounds_of_a_millisecond_are_replayed_slowly_enough_to_be_seen(

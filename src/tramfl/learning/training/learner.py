@@ -9,6 +9,7 @@ Only what training changes is kept, saved and sent (`model.travelling`); the res
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -182,6 +183,11 @@ class Learner:
         if self.base is not None:
             told[BASE] = self.base
         return to_bytes(state, told)
+
+    def module(self, digest: Digest) -> nn.Module:
+        """A copy of the network with a model's weights, on the processor and in evaluation mode."""
+        self._load(digest)
+        return copy.deepcopy(self._network).cpu().eval()
 
     def restore(
         self, content: bytes, drawn: Sequence[Sequence[int]] | Counts, *, name: Digest | None = None

@@ -216,7 +216,7 @@ function drawSites(scene, done) {
     flops.inner.style.transform = `scaleX(${load ? (load / Math.max(run.mostFlops, load)).toFixed(3) : 0})`;
     set(flops.text, load ? flopsText(load) : "–");
     link.inner.style.transform = `scaleX(${bandwidth ? (bandwidth / Math.max(run.mostBandwidth, bandwidth)).toFixed(3) : 0})`;
-    set(link.text, bandwidth ? linkText(bandwidth) : alive && i === scene.holder ? "the holder" : alive && i === scene.linksOf ? "was the holder" : "–");
+    set(link.text, alive && i === scene.holder ? "the holder" : bandwidth ? linkText(bandwidth) : alive && i === scene.linksOf ? "sent the model" : "–");
     const count = trained ? trained[i] : 0;
     set(cell, `${grouped(count)}${all ? ` (${Math.round((100 * count) / all)} %)` : ""}`);
     siteRows[i].values = [i, scene.doing[i] || "", load ?? -1, bandwidth ?? -1, sum(run.now.sites[i]?.held ?? []), count];

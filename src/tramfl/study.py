@@ -1,0 +1,194 @@
+"""Many runs in Python, and how results show themselves in a notebook.
+
+found = tramfl.compare("digits-5-uneven", policies=["load-aware", "random"], seeds=5)
+found.verdict
+found.dataframe()
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+from msgspec.structs import replace
+from rich.console import Console
+from rich.progress import Progress
+
+from tramfl.config import Scenario, as_table, settings_from, with_value
+from tramfl.notation import BadInput
+from tramfl.record import Resolved, Summary
+from tramfl.reporting import (
+    Difference,
+    Run,
+    TargetTime,
+    differences,
+    load_runs,
+    times_to_target,
+    verdict,
+    write_page,
+)
+from tramfl.reporting.figures import curve_svg
+from tramfl.reporting.summary import cell_text, percent, seconds
+from tramfl.scheduling.policy import policy_named
+from tramfl.simulation.api import Result, data_frame
+from tramfl.simulation.grid import cells, finished, play_all, seeds_from, variants
+from tramfl.simulation.play import Request
+from tramfl.simulation.scenarios import DEFAULT, scenario_from
+
+PAPER_POLICIES = ("load-aware", "random", "time-first", "variance-first")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs side by side: times to targets, differences on equal seeds, and a verdict."""
+
+    runs: tuple[Run, ...]
+    folder: Path | None = None
+    """Where the runs lie."""
+
+    @classmethod
+    def load(cls, *folders: str | Path) -> Comparison:
+        """The runs of these folders, of one machine or of several."""
+        return cls(tuple(load_runs(Path(folder) for folder in folders)))
+
+    @property
+    def verdict(self) -> str:
+        """The outcome in one sentence."""
+        return verdict(self.runs)
+
+    @property
+    def times(self) -> list[TargetTime]:
+        """Mean time to every target, its 95 % confidence interval and its seeds; held times after the first ones."""
+        return [*times_to_target(self.runs), *times_to_target(self.runs, "held")]
+
+    @property
+    def differences(self) -> list[Difference]:
+        """How much later than the reference each policy reached each target, on equal seeds."""
+        return differences(self.runs)
+
+    @property
+    def summaries(self) -> list[Summary]:
+        """What each run came to."""
+        return [run.summary for run in self.runs]
+
+    def dataframe(self) -> Any:
+        """A pandas.DataFrame with a row for every run and target."""
+        rows = [
+            {
+                "scenario": run.scenario,
+                "policy": run.policy,
+                "seed": run.seed,
+                "target": float(target),
+                "seconds": reached,
+                "held": (run.summary.seconds_held or {}).get(target),
+                "accuracy": run.summary.test_accuracy,
+                "rounds": run.summary.rounds,
+                "samples": run.summary.samples,
+                "total_seconds": run.summary.total_seconds,
+            }
+            for run in self.runs
+            for target, reached in (run.summary.seconds_to_target or {"nan": None}).items()
+        ]
+        return data_frame(rows)
+
+    def report(self, path: str | Path) -> Path:
+        """Write the page about these runs."""
+        return write_page(self.runs, Path(path))
+
+    def __repr__(self) -> str:
+        return f"Comparison of {len(self.runs)} runs: {self.verdict}"
+
+    def _repr_html_(self) -> str:
+        times = times_to_target(self.runs)
+        targets = sorted({time.target for time in times})
+        found = {(time.scenario, time.policy, time.target): cell_text(time) for time in times}
+        names = list(dict.fromkeys((time.scenario, time.policy) for time in times))
+        rows = [[*name, *(found.get((*name, target), "") for target in targets)] for name in names]
+        headings = ["scenario", "policy", *(f"seconds to {percent(target)}" for target in targets)]
+        return f"<p>{escape(self.verdict)}</p>{_table(headings, rows)}{curve_svg(self.runs)}"
+
+
+def compare(
+    scenarios: str | Path | Scenario | Sequence[str | Path | Scenario] = DEFAULT,
+    *,
+    policies: Sequence[str] = PAPER_POLICIES,
+    seeds: int | str | Iterable[int] = 3,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    rounds: int | None = None,
+    train: bool = True,
+    jobs: int | None = None,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    data_dir: str | Path | None = None,
+) -> Comparison:
+    """Race policies on the same scenarios, seeds and loads, in processes of their own; `tramfl compare` in Python.
+
+    `seeds` is how many, a text such as "10-19", or the seeds. `grid` varies keys of the scenario: every combination
+    of `{"variance_limit": [50, 200]}` is played. With `out` the runs are kept there and a second call goes on where
+    the first stopped; without, they lie in a temporary folder.
+    """
+    wanted = [scenarios] if isinstance(scenarios, str | Path | Scenario) else list(scenarios)
+    found = [s if isinstance(s, Scenario) else scenario_from(str(s)) for s in wanted]
+    changes = {**(settings or {}), **({} if rounds is None else {"budget.rounds": rounds})}
+    found = [_changed(scenario, changes) for scenario in found]
+    found = [variant for scenario in found for variant in variants(scenario, grid)] if grid else found
+    names = [policies] if isinstance(policies, str) else list(policies)
+    for name in names:
+        policy_named(name)
+    if len({scenario.name for scenario in found}) < len(found) or len(set(names)) < len(names) or not names:
+        raise BadInput("name every scenario and every policy once.")
+    folder = Path(out) if out is not None else Path(mkdtemp(prefix="tramfl-"))
+    chosen = seeds_from(str(seeds)) if isinstance(seeds, int | str) else tuple(seeds)
+    place = Path(data_dir) if data_dir is not None else None
+    template = Request(scenario=found[0], train=train, overwrite=overwrite, data_dir=place)
+    requests = cells(found, names, chosen, folder, template)
+    todo = [request for request in requests if finished(request) is None]
+    with Progress(console=(console := Console(stderr=True)), disable=not console.is_jupyter) as bar:
+        task = bar.add_task("runs", total=len(todo))
+        for _, summary in play_all(todo, min(jobs or os.cpu_count() or 1, max(1, len(todo)))):
+            bar.advance(task)
+            if summary.status == "interrupted":
+                raise KeyboardInterrupt(f"interrupted; {folder} can be resumed")
+    return Comparison(tuple(load_runs(r.out for r in requests if r.out is not None)), folder)
+
+
+def _changed(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
+    table = as_table(scenario)
+    for key, value in changes.items():
+        table = with_value(table, key.split("."), value, f"settings: `{key}`")
+    return settings_from(table, Scenario, "settings")
+
+
+def result_html(result: Result) -> str:
+    """A result in a notebook: its figures in a table, and its curve."""
+    summary = result.summary
+    rows = [
+        ["rounds", f"{summary.rounds:,} ({summary.skipped_rounds:,} skipped)"],
+        ["samples", f"{summary.samples:,}"],
+    ]
+    rows.append(["virtual time", f"{seconds(summary.total_seconds)} s"])
+    if summary.test_accuracy is not None:
+        rows.append(["last test accuracy", percent(round(summary.test_accuracy, 4))])
+    for target, after in summary.seconds_to_target.items():
+        rows.append([f"to {percent(float(target))}", "not reached" if after is None else f"{seconds(after)} s"])
+    title = f"{summary.scenario}, {summary.policy}, seed {summary.seed}: {summary.status}"
+    return f"<p><b>{escape(title)}</b></p>{_table(None, rows)}{curve_svg([_as_run(result)])}"
+
+
+def _as_run(result: Result) -> Run:
+    """A result as reports and figures take it."""
+    resolved = Resolved(labels=result.labels, held=result.held, cost=result.summary.cost)
+    settings = replace(result.scenario, policy=result.summary.policy)
+    return Run(result.folder or Path(), settings, resolved, result.rows, result.summary)
+
+
+def _table(headings: Sequence[str] | None, rows: Iterable[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(text)}</th>" for text in headings or ())
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table>{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"
