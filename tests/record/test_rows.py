@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tramfl
 from tramfl.circulation.custody import Record, Safe, Weights
 from tramfl.circulation.phases import Assignment, Outcome
 from tramfl.notation import BadInput, Candidate, Decision, Ledger, Loads
@@ -23,6 +24,7 @@ from tramfl.record import (
     keep_whole_rows,
     read_rows,
     row_of,
+    shortened,
 )
 
 UNHURRIED = settings(max_examples=50, deadline=None)
@@ -197,3 +199,30 @@ def test_rows_that_fail_half_way_leave_the_file_as_it_was(tmp_path: Path) -> Non
     with pytest.raises(BadInput):
         keep_whole_rows(path, read_rows(path))
     assert path.read_bytes() == before + b"garbage\n"
+
+
+def test_a_row_of_many_nodes_keeps_the_best_candidates_and_rounded_loads(tmp_path: Path) -> None:
+    table = tmp_path / "counts.csv"
+    table.write_text("\n".join(",".join(str(5 + (i + c) % 7) for c in range(100)) for i in range(1000)))
+
+    def first(rows: str) -> Row:
+        settings = {"partition.held": str(table), "record.rows": rows}
+        return tramfl.simulate("mnist-10", train=False, rounds=1, settings=settings).rows[0]
+
+    short, whole = first("short"), first("whole")
+    assert len(msgspec.json.encode(short)) < 20_000 < len(msgspec.json.encode(whole))
+    assert short.decision.weighed == len(whole.decision.candidates) == 1000
+    assert set(short.decision.candidates) < set(whole.decision.candidates)
+    assert short.node in {candidate.node for candidate in short.decision.candidates}
+    assert (short.node, short.samples, short.total_seconds) == (whole.node, whole.samples, whole.total_seconds)
+    again = msgspec.json.decode(msgspec.json.encode(short), type=Row)
+    assert again == short
+    for found, exact in zip(again.loads.in_full.flops, whole.loads.flops, strict=True):
+        assert found == pytest.approx(exact, abs=1e10), "a thousandth of the largest at most"
+
+
+def test_a_row_of_few_nodes_is_as_it_was() -> None:
+    row = tramfl.simulate("digits-10", train=False, rounds=1).rows[0]
+    assert shortened(row) is row
+    assert b"steps" not in msgspec.json.encode(row)
+    assert b"weighed" not in msgspec.json.encode(row)

@@ -112,15 +112,18 @@ def test_a_tracker_nobody_knows_is_refused_with_those_there_are() -> None:
         pass
 
 
-def test_weights_and_biases_keeps_every_round_of_a_run_off_line(cli: Cli, tmp_path: Path) -> None:
+def test_weights_and_biases_keeps_every_round_of_a_run_off_line(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from wandb.proto.wandb_internal_pb2 import Record
     from wandb.sdk.internal.datastore import DataStore
 
-    assert cli(*RUN, "--track", "wandb", env={"WANDB_MODE": "offline"}).code == 0
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert cli(*RUN, "--track", "wandb").code == 0
     (file,) = (tmp_path / "run").rglob("*.wandb")
     store = DataStore()
     store.open_for_scan(str(file))
-    found: list[tuple[int, float]] = []
+    found: list[tuple[int, Any]] = []
     while (content := store.scan_data()) is not None:
         record = Record.FromString(content)
         items = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}

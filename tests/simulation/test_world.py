@@ -16,6 +16,7 @@ from tramfl.config import Budget, LoadModel
 from tramfl.notation import Counts, ModelCost
 from tramfl.record import Row, Scores, row_of
 from tramfl.scheduling.policy import PolicySettings, policy_named, policy_names
+from tramfl.simulation.api import simulate
 from tramfl.simulation.experiment import Experiment
 from tramfl.simulation.loads import LoadSource, ReplayedLoads, load_source
 from tramfl.simulation.scenarios import LAYOUTS, scenario_named
@@ -208,3 +209,23 @@ def test_a_resumed_run_goes_on_as_if_it_had_not_stopped() -> None:
     scenario = replace(scenario_named("mnist-3"), budget=Budget(rounds=40))
     resumed = Experiment(scenario, scheduling_only(scenario), done=whole[:17])
     assert [r.total_seconds for r in resumed.rounds()] == [r.total_seconds for r in whole[17:]]
+
+
+def test_a_calm_world_that_saves_steps_plays_the_same_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A subclass of Calm fails as little, but is not known to: every event is delivered by itself."""
+
+    class NotKnownToBeCalm(Calm):
+        pass
+
+    def rows() -> tuple[Row, ...]:
+        return simulate("digits-10", train=False, rounds=60, policy="random").rows
+
+    quick, begin, made = rows(), World.__init__, []
+
+    def slowly(world: World, **keys: object) -> None:
+        made.append(world)
+        begin(world, **keys, conditions=NotKnownToBeCalm())  # type: ignore[arg-type]
+
+    monkeypatch.setattr(World, "__init__", slowly)
+    assert rows() == quick
+    assert len(made) == 1

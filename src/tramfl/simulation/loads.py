@@ -10,9 +10,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tramfl.config import LoadModel
 from tramfl.draws import generator
@@ -39,7 +40,7 @@ class RoundLoads:
 
     flops: list[float]
     """r_i^k; NaN where the node does not report."""
-    bandwidth: list[list[float]]
+    bandwidth: Sequence[list[float]]
     """b_ij^k; infinite from a node to itself."""
     took: Took | None = None
     """Known only of rounds that were recorded."""
@@ -219,7 +220,30 @@ class _Shares:
         links = np.empty(self.count - nodes + 1)
         links[:-1] = self._settings.bandwidth * (low + (high - low) * draws[nodes:])
         links[-1] = math.inf
-        return RoundLoads(flops.tolist(), links.take(self._pair).tolist())
+        return RoundLoads(flops.tolist(), _Links(links, self._pair))
+
+
+class _Links(Sequence[list[float]]):
+    """The links of every node, made into a list for the nodes that are asked for: a round needs one of them."""
+
+    def __init__(self, links: Reals, pair: NDArray[np.intp]) -> None:
+        self._links, self._pair = links, pair
+
+    def __len__(self) -> int:
+        return len(self._pair)
+
+    @overload
+    def __getitem__(self, node: int) -> list[float]: ...
+    @overload
+    def __getitem__(self, node: slice) -> list[list[float]]: ...
+    def __getitem__(self, node: int | slice) -> list[float] | list[list[float]]:
+        found: list[Any] = self._links.take(self._pair[node]).tolist()
+        return found
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def _round_loads(flops: Reals, links: Reals) -> RoundLoads:
