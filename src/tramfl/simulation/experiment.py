@@ -112,7 +112,7 @@ class Experiment:
         """Why the run ends although its budget does not, if it does."""
         self._closed: deque[CloseRound] = deque()
         self._learner = _KeepsLast(setting.learner)
-        # Of drawn and constant loads it is known that every node reports in every round; a record or a file may lack some.
+        # Of drawn and constant loads it is known that every node reports in every round; a file may lack some.
         self._all_report = loads is None and scenario.loads.kind not in ("replay", "trace")
         loads = load_source(scenario.loads, nodes, scenario.seed) if loads is None else checked(loads, nodes)
         self._policy = _policy(policy, scenario)

@@ -41,7 +41,8 @@ class Foresight:
         self._noise = 0.0 if isinstance(kind, str) else float(kind)
         self._predictor = kind if isinstance(kind, str) and kind != "oracle" else None
         self._looks_ahead = looks_ahead
-        one, other = np.triu_indices(nodes, k=1)
+        # Of a thousand nodes these are half a million pairs, which a plain run needs not.
+        one, other = np.triu_indices(0 if self.plain else nodes, k=1)
         self._ends = list(zip(one.tolist(), other.tolist(), strict=True))
         self._place = {(i, j): nodes + k for k, (i, j) in enumerate(self._ends)}
         self._told: tuple[tuple[NodeId, int, float], RoundLoads, list[Outlook | None]] | None = None
