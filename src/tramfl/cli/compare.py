@@ -30,10 +30,13 @@ from tramfl.cli.report import print_times, write_report
 from tramfl.cli.run import ROUNDS_WITHOUT_TRAINING
 from tramfl.cli.warn import warn_in_one_line
 from tramfl.notation import BadInput
+from tramfl.record import write_atomically
 from tramfl.reporting import as_data, differences, load_runs, times_to_target, verdict
+from tramfl.reporting.regimes import as_svg, regime_table, time_ratios
 from tramfl.scheduling.policy import policy_named
 from tramfl.simulation.grid import cells, finished, play_all, play_on_ray, seeds_from, variants
 from tramfl.simulation.play import Request
+from tramfl.simulation.regimes import in_every_regime
 from tramfl.simulation.scenarios import DEFAULT
 
 LOG_WIDTH = 200
@@ -58,6 +61,9 @@ def compare(
         list[str] | None,
         typer.Option("--grid", metavar="KEY=A,B", help="Vary a key of the scenario, e.g. variance_limit=50,200."),
     ] = None,
+    regimes: Annotated[
+        bool, typer.Option("--regimes", help="On every kind of load: which policy wins where? See docs/loads.md.")
+    ] = False,
     jobs: JobsOption = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Stop every run after this many rounds.")] = None,
     target: Annotated[str | None, typer.Option(help="Test accuracies to reach, e.g. 0.7,0.9.")] = None,
@@ -78,6 +84,7 @@ def compare(
     found = [scenario_of(name, set_, **keys) for name in scenarios or [DEFAULT]]
     axes = axes_from(grid or [])
     found = [variant for scenario in found for variant in variants(scenario, axes)] if axes else found
+    found = [variant for scenario in found for variant in in_every_regime(scenario)] if regimes else found
     if no_training:
         found = [limited(scenario, ROUNDS_WITHOUT_TRAINING) for scenario in found]
     for key, option in (("seed", "--seeds"), ("policy", "--policies")):
@@ -95,6 +102,19 @@ def compare(
     play_grid(requests, jobs, ray, quiet or format is Format.json)
     folders = [request.out for request in requests if request.out is not None]
     conclude(folders, out, format, quiet)
+    if regimes:
+        print_regimes(folders, names, out, format)
+
+
+def print_regimes(folders: list[Path], policies: Sequence[str], out: Path, format: Format) -> None:
+    """Print each policy's time over the first one's on every kind of load, and draw it."""
+    ratios = time_ratios(load_runs(folders), policies)
+    write_atomically(out / "regimes.svg", as_svg(ratios, policies).encode())
+    if format is not Format.json:
+        Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else LOG_WIDTH).print(
+            regime_table(ratios, policies)
+        )
+        print(f"Figure: {out / 'regimes.svg'}")
 
 
 def play_grid(requests: Sequence[Request], jobs: int | None, ray: str | None, quiet: bool) -> None:

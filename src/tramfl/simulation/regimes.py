@@ -47,6 +47,11 @@ REGIMES = (
 """Those that need no file."""
 
 
+def in_every_regime(scenario: Scenario) -> list[Scenario]:
+    """The scenario on every kind of load that needs no file; the name of each ends in the regime's."""
+    return [replace(regime.applied(scenario), name=f"{scenario.name},{regime.name}") for regime in REGIMES]
+
+
 def trace_regime(path: str, seed_seconds: float = 61.0) -> Regime:
     """Loads from a CSV trace; every seed begins at another second of it."""
     loads = LoadModel(kind="trace", clock="slot", trace=path)

@@ -1,0 +1,31 @@
+"""Ratios of policies over kinds of load."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tramfl.reporting.regimes import as_svg, time_ratios
+
+
+def run(policy: str, seed: int, seconds: float) -> Any:
+    return SimpleNamespace(
+        scenario="s,x", policy=policy, seed=seed, summary=SimpleNamespace(total_seconds=seconds, samples=100)
+    )
+
+
+def test_ratios_are_paired_by_seed_and_their_interval_holds_their_mean() -> None:
+    runs = [run("a", 0, 10.0), run("a", 1, 1000.0), run("b", 0, 5.0), run("b", 1, 600.0)]
+    mean, low, high = time_ratios(runs, ["a", "b"])["s,x", "b"]
+    assert mean == pytest.approx(math.sqrt(0.5 * 0.6))
+    assert low < mean < high
+
+
+def test_one_seed_has_a_ratio_and_no_interval() -> None:
+    ratios = time_ratios([run("a", 0, 10.0), run("b", 0, 5.0)], ["a", "b"])
+    assert ratios["s,x", "b"][0] == pytest.approx(0.5)
+    assert math.isnan(ratios["s,x", "b"][1])
+    assert as_svg(ratios, ["a", "b"]).count("<circle") == 2
