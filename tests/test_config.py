@@ -95,7 +95,7 @@ def test_an_empty_file_is_the_default_scenario(tmp_path: Path) -> None:
 def test_keys_that_are_not_set_are_left_out() -> None:
     table = as_table(Scenario(budget=Budget(rounds=5)))
     assert table["cost"] == {}
-    assert table["budget"] == {"targets": (), "rounds": 5}
+    assert table["budget"] == {"targets": (), "metric": "accuracy", "rounds": 5}
     assert "trace" not in table["loads"]
     assert "trace" not in as_toml(Scenario())
 

@@ -25,7 +25,10 @@ from tramfl.notation import PAPER_VARIANCE_LIMIT, BadInput
 Positive = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 NotNegative = Annotated[float, Meta(ge=0)]
 Whole = Annotated[int, Meta(ge=1)]
-Fraction = Annotated[float, Meta(ge=0, le=1)]
+Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+ACCURACY, LOSS = "accuracy", "loss"
+"""The metrics that every row has room for."""
+LOWER_IS_BETTER = (LOSS, "mae", "rmse")
 Share = tuple[Annotated[float, Meta(gt=0, le=1)], Annotated[float, Meta(gt=0, le=1)]]
 
 
@@ -176,8 +179,12 @@ class Evaluation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class Budget(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """When a run ends: at the last target or at the first limit; one limit at least must be set."""
 
-    targets: tuple[Fraction, ...] = ()
-    """Test accuracies; the run ends once the last of them is reached."""
+    targets: tuple[Finite, ...] = ()
+    """Values of `metric` on the test samples; the run ends once the last of them is reached."""
+    metric: str = ACCURACY
+    """What targets are of: accuracy, loss, or a metric of the evaluation or of the app."""
+    direction: Literal["higher", "lower"] | None = None
+    """Which values are better; without it, lower for loss, mae and rmse, and higher for all others."""
     rounds: Whole | None = None
     """At most this many rounds."""
     seconds: Positive | None = None
@@ -186,6 +193,21 @@ class Budget(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """At most this many samples trained."""
     held_for: Whole | None = None
     """k: a target is held while the mean of the last k tests is at it; the run then ends once all are held."""
+
+    def __post_init__(self) -> None:
+        if self.metric != ACCURACY:
+            return
+        for place, target in enumerate(self.targets):
+            if not 0 <= target <= 1:
+                wanted = ">= 0.0" if target < 0 else "<= 1.0"
+                raise BadInput(f"Expected `float` {wanted} - at `$.targets[{place}]`")
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether a target is reached from above."""
+        if self.direction is None:
+            return self.metric in LOWER_IS_BETTER
+        return self.direction == "lower"
 
 
 class Recording(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -324,6 +346,8 @@ _WORDS = {
 
 def _explain(message: str, kind: type[Struct]) -> str:
     """msgspec's message as a sentence that leads with the key and says what would be right there."""
+    # A check of our own names the key inside its table, and msgspec adds where the table is.
+    message = re.sub(r" - at `\$\.(.*?)` - at `\$\.?(.*?)`$", r" - at `$.\2.\1`", message)
     match = re.fullmatch(r"(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?", message, flags=re.DOTALL)
     assert match is not None
     what, path = match["what"], match["path"] or ""

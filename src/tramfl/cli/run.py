@@ -28,7 +28,7 @@ from tramfl.cli.options import (
 )
 from tramfl.cli.progress import RunProgress
 from tramfl.cli.report import write_report
-from tramfl.config import Scenario
+from tramfl.config import ACCURACY, Scenario
 from tramfl.notation import BadInput
 from tramfl.record import CONFIG_FILE, Resolved, Row, RunFolder, Summary, folder_name
 from tramfl.reporting.summary import percent, rounds_text, seconds
@@ -98,7 +98,7 @@ def run(
     if format is Format.json:
         print(msgspec.json.format(msgspec.json.encode(summary), indent=2).decode())
     else:
-        _print(summary)
+        _print(summary, wanted.budget.metric)
         if not quiet:
             print(f"Record in {out}{f', report: {page}' if page else ''}")
     if summary.stopped_because:
@@ -159,7 +159,7 @@ def _play(request: Request, followers: list[str], quiet: bool) -> Summary:
         return summary
 
 
-def _print(summary: Summary) -> None:
+def _print(summary: Summary, metric: str) -> None:
     console = Console(highlight=False, markup=False, soft_wrap=True)
     console.print(
         f"{summary.scenario}, {summary.policy}, seed {summary.seed}: {rounds_text(summary.rounds)}"
@@ -167,9 +167,10 @@ def _print(summary: Summary) -> None:
         " virtual time."
     )
     for target, after in summary.seconds_to_target.items():
-        if summary.test_accuracy is not None:
+        if summary.test_accuracy is not None or metric != ACCURACY:
             reached = f"first reached after {seconds(after)} s" if after is not None else "not reached"
             if summary.seconds_held:
                 since = summary.seconds_held[target]
                 reached += f", held from {seconds(since)} s on" if since is not None else ", not held"
-            console.print(f"  accuracy {percent(float(target))}: {reached}")
+            value = percent(float(target)) if metric == ACCURACY else target
+            console.print(f"  {metric} {value}: {reached}")

@@ -18,16 +18,15 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tramfl.config import Budget, Evaluation
+from tramfl.config import ACCURACY, Budget, Evaluation
 from tramfl.notation import Ledger
 
 
 class Measured(Protocol):
     """What a test found; a row and its scores both have this."""
 
-    @property
-    def test_accuracy(self) -> float | None:
-        """Share of right answers on the test set; None where the round was not tested."""
+    def measured(self, metric: str) -> float | None:
+        """The metric on the test samples; None where the round was not tested."""
         ...
 
 
@@ -66,34 +65,49 @@ class Milestones(Struct, frozen=True):
     """T_total since which the mean of the last k tests has been at each target, or None; empty without k."""
     recent: tuple[float, ...] = ()
     """The last k tests."""
+    metric: str = ACCURACY
+    lower: bool = False
+    """Whether lower values of the metric are better."""
 
     @classmethod
     def of(cls, budget: Budget, rounds: Iterable[MeasuredRound] = ()) -> Milestones:
         """The milestones after these rounds, tested and untested ones; without rounds those of a run that begins."""
         nothing = (None,) * len(budget.targets)
-        found = cls(budget.targets, nothing, budget.held_for, nothing if budget.held_for else ())
+        held = nothing if budget.held_for else ()
+        found = cls(
+            budget.targets,
+            nothing,
+            budget.held_for,
+            held,
+            metric=budget.metric,
+            lower=budget.lower_is_better,
+        )
         for each in rounds:
             found = found.after(each, each.total_seconds)
         return found
 
     def after(self, test: Measured, seconds: float) -> Milestones:
         """The milestones after one test more, at T_total = `seconds`."""
-        value = test.test_accuracy
+        value = test.measured(self.metric)
         if value is None:
             return self
         reached = tuple(
-            seconds if before is None and value >= target else before
+            seconds if before is None and self._at(value, target) else before
             for target, before in zip(self.targets, self.seconds, strict=True)
         )
         if self.held_for is None:
             return replace(self, seconds=reached)
         recent = (*self.recent, value)[-self.held_for :]
-        mean = math.fsum(recent) / self.held_for if len(recent) == self.held_for else -math.inf
+        mean = math.fsum(recent) / self.held_for if len(recent) == self.held_for else math.nan
         held = tuple(
-            (seconds if before is None else before) if mean >= target else None
+            (seconds if before is None else before) if self._at(mean, target) else None
             for target, before in zip(self.targets, self.held, strict=True)
         )
         return replace(self, seconds=reached, held=held, recent=recent)
+
+    def _at(self, value: float, target: float) -> bool:
+        """Whether a value is at a target or beyond it; a NaN is at none."""
+        return value <= target if self.lower else value >= target
 
     @property
     def open(self) -> tuple[float, ...]:
@@ -112,6 +126,7 @@ class Milestones(Struct, frozen=True):
         return self.all_reached or is_past_a_limit(budget, ledger)
 
 
-def seconds_to(rounds: Iterable[MeasuredRound], target: float) -> float | None:
-    """T_total when a test first reached `target`; None if none did."""
-    return Milestones.of(Budget(targets=(target,)), rounds).seconds[0]
+def seconds_to(rounds: Iterable[MeasuredRound], target: float, budget: Budget | None = None) -> float | None:
+    """T_total when a test first reached `target`, an accuracy or a value of the budget's metric; None if none did."""
+    aim = Budget(targets=(target,)) if budget is None else replace(budget, targets=(target,), held_for=None)
+    return Milestones.of(aim, rounds).seconds[0]

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from tramfl.circulation.custody import Record
 from tramfl.circulation.phases import Outcome
+from tramfl.config import ACCURACY, LOSS
 from tramfl.notation import BadInput, Candidate, Ledger, NodeId
 from tramfl.record.files import write_atomically
 from tramfl.record.schema import SCHEMA, check_json
@@ -93,6 +94,12 @@ class Row(Struct, frozen=True, kw_only=True):
     test_loss: float | None = None
     validation_loss: float | None = None
     """On the held-back samples of the node that trained."""
+    metrics: dict[str, float] | UnsetType = UNSET
+    """The other metrics that were measured, by name; left out where there are none."""
+
+    def measured(self, metric: str) -> float | None:
+        """A metric of the round's test; None where it was not measured."""
+        return measured_in(self, metric)
 
 
 def ledger_after(rows: Sequence[Row]) -> Ledger:
@@ -107,6 +114,21 @@ class Scores(Struct, frozen=True):
     test_accuracy: float | None = None
     test_loss: float | None = None
     validation_loss: float | None = None
+    metrics: dict[str, float] | UnsetType = UNSET
+    """The other metrics, by name."""
+
+    def measured(self, metric: str) -> float | None:
+        """A metric of the test; None where it was not measured."""
+        return measured_in(self, metric)
+
+
+def measured_in(found: Row | Scores, metric: str) -> float | None:
+    """A metric of a row or of scores, by the name that `budget.metric` has for it."""
+    if metric == ACCURACY:
+        return found.test_accuracy
+    if metric == LOSS:
+        return found.test_loss
+    return None if found.metrics is UNSET else found.metrics.get(metric)
 
 
 def row_of(outcome: Outcome, record: Record, scores: Scores) -> Row:
@@ -141,6 +163,7 @@ def row_of(outcome: Outcome, record: Record, scores: Scores) -> Row:
         test_accuracy=scores.test_accuracy,
         test_loss=scores.test_loss,
         validation_loss=scores.validation_loss,
+        metrics=scores.metrics,
     )
 
 

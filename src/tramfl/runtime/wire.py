@@ -85,6 +85,8 @@ class Prepared(Struct, frozen=True):
     labels: tuple[str, ...]
     held: tuple[int, ...]
     cost: ModelCost
+    base: Digest | None = None
+    """SHA-256 of the weights that never travel: they must be the same everywhere."""
 
 
 class SiteReport(Struct, frozen=True):

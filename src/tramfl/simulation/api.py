@@ -69,8 +69,8 @@ class Result:
         ]
 
     def seconds_to(self, target: float) -> float | None:
-        """Virtual seconds until a test first reached an accuracy, or None where none did."""
-        return seconds_to(self.rows, target)
+        """Virtual seconds until a test first reached an accuracy, or a value of `budget.metric`; None where none did."""
+        return seconds_to(self.rows, target, self.scenario.budget)
 
     def dataframe(self) -> Any:
         """The rounds as a pandas.DataFrame."""
@@ -263,6 +263,8 @@ def _flat(row: Row) -> dict[str, Any]:
     decision = table.pop("decision")
     loads = table.pop("loads").in_full
     table.update(policy=decision.policy, reason=decision.reason, predicted_seconds=decision.predicted_seconds)
+    metrics = table.pop("metrics")
+    table.update(metrics if isinstance(metrics, dict) else {})
     table["samples"] = sum(row.samples)
     table.pop("used")
     if row.node is not None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import UNSET
 
 from tramfl.config import Scenario
 from tramfl.draws import generator
@@ -94,7 +95,7 @@ class _Judge:
     def scores(self, digest: Digest, node: NodeId, targets: Sequence[float]) -> Scores:
         """Off the virtual clock."""
         found = self._learner.scores(digest, node, targets)
-        return Scores(found.test_accuracy, found.test_loss, found.validation_loss)
+        return Scores(found.test_accuracy, found.test_loss, found.validation_loss, found.metrics or UNSET)
 
 
 def with_training(

@@ -12,10 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from tramfl.config import ACCURACY, LOSS
 from tramfl.draws import generator
 from tramfl.learning.chance import Purpose
 from tramfl.learning.model.networks import outputs_of
-from tramfl.learning.training.metrics import ACCURACY, Direction, Metric, value_of
+from tramfl.learning.training.metrics import Direction, Metric, value_of
 from tramfl.learning.training.samples import Samples
 from tramfl.learning.training.task import Task
 
@@ -134,7 +135,9 @@ class Evaluator:
         """As for accuracy; the standard error is that of the metric over pieces of what was tested."""
         name, metric = self._aim.metric, self._metrics.get(self._aim.metric)
         if metric is None:
-            return True
+            # The loss: the subset decides whether the full test set is looked at.
+            loss = tested.loss / tested.seen if name == LOSS and tested.loss is not None else math.nan
+            return not (loss >= min(targets) if self._aim.direction == "higher" else loss <= max(targets))
         outputs, wanted = joined(tested.outputs), joined(tested.targets)
         value = value_of(name, metric, outputs, wanted)
         pieces = [

@@ -23,7 +23,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor, nn
 
-from tramfl.config import Scenario
+from tramfl.config import ACCURACY, LOSS, Scenario
 from tramfl.draws import generator, whole_seed
 from tramfl.learning.app import App, app_of
 from tramfl.learning.chance import Purpose
@@ -223,7 +223,10 @@ class Learner:
     # How it is built.
 
     def _new_evaluator(self, scenario: Scenario, data: AnyData, app: App | None) -> Evaluator:
-        training, evaluation = scenario.training, scenario.evaluation
+        training, evaluation, budget = scenario.training, scenario.evaluation, scenario.budget
+        wanted = dict.fromkeys(evaluation.metrics)
+        if budget.metric not in (ACCURACY, LOSS):
+            wanted.setdefault(budget.metric)
         test, chosen = test_samples(
             data, training.image_size, self._samples.device, training.workers, evaluation.test_samples
         )
@@ -231,8 +234,8 @@ class Learner:
             test,
             subset=evaluation.subset,
             task=self._task,
-            metrics=metrics_of(evaluation.metrics, app.metrics if app is not None else None),
-            aim=Aim(),
+            metrics=metrics_of(wanted, app.metrics if app is not None else None),
+            aim=Aim(budget.metric, "lower" if budget.lower_is_better else "higher"),
             chosen=chosen,
         )
 

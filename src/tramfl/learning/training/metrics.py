@@ -15,13 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tramfl.config import ACCURACY
 from tramfl.notation import BadInput
 
 Metric = Callable[[Any, Any], float]
 Direction = Literal["higher", "lower"]
 """Whether more is better."""
-
-ACCURACY = "accuracy"
 
 
 def _accuracy(outputs: Tensor, targets: Tensor) -> float:
@@ -79,7 +78,6 @@ METRICS: dict[str, Metric] = {
     "r2": _r2,
 }
 """Known by name."""
-LOWER_IS_BETTER = ("mae", "rmse", "loss")
 
 
 def metrics_of(named: Iterable[str], own: Any) -> dict[str, Metric]:

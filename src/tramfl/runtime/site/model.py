@@ -29,6 +29,11 @@ class LocalModel:
         return self.built.cost
 
     @property
+    def base(self) -> Digest | None:
+        """SHA-256 of the weights that stay at every site; None where all of them travel."""
+        return self.built.base
+
+    @property
     def held(self) -> tuple[int, ...]:
         """l_ic of this site."""
         return self.built.held

@@ -67,7 +67,7 @@ class Reporter:
     def prepared(self) -> Prepared:
         """What this site brings to a run, for the other sites to compare."""
         model = self._model
-        return Prepared(model.initial_digest, self._settings, model.labels, model.held, model.cost)
+        return Prepared(model.initial_digest, self._settings, model.labels, model.held, model.cost, model.base)
 
     def report(self) -> SiteReport:
         """What this site is doing."""

@@ -86,6 +86,7 @@ class RunStart:
             for what, ours, theirs in (
                 ("the [run] table or the order of the sites in its federation.toml", mine.settings, other.settings),
                 ("the labels of its data", mine.labels, other.labels),
+                ("the frozen weights of its model", mine.base, other.base),
                 ("the cost of its model", mine.cost, other.cost),
             ):
                 if ours != theirs:

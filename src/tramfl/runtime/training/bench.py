@@ -51,7 +51,8 @@ class _Bench:
         assert learner is not None
         if isinstance(request, Score):
             found = learner.scores(Path(request.weights), request.targets)
-            return Scored(Scores(found.test_accuracy, found.test_loss, found.validation_loss))
+            metrics = found.metrics or msgspec.UNSET
+            return Scored(Scores(found.test_accuracy, found.test_loss, found.validation_loss, metrics))
         if isinstance(request, MakeInitial):
             made = learner.write_initial(Path(request.to))
         else:
@@ -70,7 +71,7 @@ class _Bench:
             threads=request.threads,
         )
         self._learner = learner
-        return Built(learner.labels, learner.held, learner.cost, learner.calibrate())
+        return Built(learner.labels, learner.held, learner.cost, learner.calibrate(), learner.base)
 
 
 def main() -> None:

@@ -94,6 +94,8 @@ class Built(Struct, frozen=True, tag=True):
     cost: ModelCost
     flops: float
     """FLOPS of this machine in a short trial."""
+    base: Digest | None = None
+    """SHA-256 of the weights that stay at the site; None where all of them travel."""
 
 
 class NewWeights(Struct, frozen=True, tag=True):

@@ -1,0 +1,74 @@
+"""Real sites with a frozen backbone: only the head of the network travels between them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from tests.runtime.federations import LocalFederation
+from tramfl.config import Budget, Partition, Scenario, TrainingSettings
+from tramfl.learning.model.weights import read_file
+from tramfl.notation import BadInput
+
+TUNED = """
+import numpy as np, torch, tramfl
+from torch import nn
+
+def network(seed):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        backbone = nn.Sequential(nn.Linear(8, 300), nn.BatchNorm1d(300), nn.ReLU(), nn.Linear(300, 300), nn.ReLU())
+    return nn.Sequential(backbone.requires_grad_(False), nn.Linear(300, 3))
+
+def data(site=None):
+    labels = np.arange(60) % 3
+    inputs = np.random.default_rng(0).normal(size=(60, 8)) + labels[:, None]
+    return tramfl.Data((inputs, labels), (inputs, labels), classes=("x", "y", "z"))
+
+app = tramfl.App(model=lambda: network(1), data=data, metrics=["f1"])
+other = tramfl.App(model=lambda: network(2), data=data, metrics=["f1"])
+"""
+SCENARIO = replace(
+    Scenario(),
+    app="tuned_module:app",
+    partition=Partition(layout="iid", nodes=2),
+    variance_limit=500.0,
+    training=TrainingSettings(optimizer="adam", carry_optimizer=True),
+    budget=Budget(rounds=100_000),
+)
+HEAD = {"1.weight", "1.bias"}
+STATE = {f"optimizer/0/{name}/{key}" for name in HEAD for key in ("step", "exp_avg", "exp_avg_sq")}
+
+
+def test_only_the_head_travels_between_sites_that_have_the_same_frozen_part(tmp_path: Path) -> None:
+    (tmp_path / "tuned_module.py").write_text(TUNED)
+    federation = LocalFederation(tmp_path / "f", SCENARIO, 2, environment={"PYTHONPATH": str(tmp_path)})
+    file = federation.site_folder("b") / "site.toml"
+    plain = file.read_text()
+    with federation:
+        file.write_text(plain + 'app = "tuned_module:other"\n')
+        federation.start()
+        federation.ready()
+        with pytest.raises(BadInput, match=r"site . differs from . in the frozen weights of its model"):
+            federation.order("start", "run")
+        federation.kill("b")
+        file.write_text(plain)
+        federation.start("b")
+        federation.ready()
+        federation.order("start", "run")
+        federation.wait("hop", lambda: len({row.node for row in federation.rows() if row.node is not None}) == 2)
+        tested = federation.seen(
+            "test", lambda: [row for row in federation.rows() if row.test_accuracy is not None] or None
+        )
+        assert all(isinstance(row.metrics, dict) and 0 <= row.metrics["f1"] <= 1 for row in tested)
+        federation.order("stop")
+        federation.rest()
+        for name in federation.names:
+            files = sorted((federation.site_folder(name) / "state" / "runs").glob("*/*.safetensors"))
+            assert files
+            for path in files:
+                assert read_file(path).keys() == HEAD | STATE
+                # 903 numbers of the head, twice more for Adam's moments; the frozen part alone has 93,900.
+                assert path.stat().st_size < 3 * 4 * 903 + 2000
