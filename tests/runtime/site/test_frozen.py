@@ -33,6 +33,7 @@ other = tramfl.App(model=lambda: network(2), data=data, metrics=["f1"])
 SCENARIO = replace(
     Scenario(),
     app="tuned_module:app",
+    policy="random",
     partition=Partition(layout="iid", nodes=2),
     variance_limit=500.0,
     training=TrainingSettings(optimizer="adam", carry_optimizer=True),

@@ -109,6 +109,9 @@ def _known(name: str) -> Metric:
             f"there is no metric {name!r}: use {', '.join(METRICS)}, or give an app with a function of that name in"
             " metrics."
         )
+    # Loaded now: the first test of a run must not wait for it, since a site gives up on work that takes too long.
+    import sklearn.metrics  # noqa: F401, PLC0415 - heavy, and only these metrics need it
+
     return METRICS[name]
 
 
