@@ -69,7 +69,7 @@ class Result:
         ]
 
     def seconds_to(self, target: float) -> float | None:
-        """Virtual seconds until a test first reached an accuracy, or a value of `budget.metric`; None where none did."""
+        """Virtual seconds until a test first reached an accuracy, or value of `budget.metric`; None if none did."""
         return seconds_to(self.rows, target, self.scenario.budget)
 
     def dataframe(self) -> Any:
