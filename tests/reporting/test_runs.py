@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tramfl.notation import BadInput
-from tramfl.record import CONFIG_FILE, ROUNDS_FILE, SUMMARY_FILE
+from tramfl.record import CONFIG_FILE, ROUNDS_FILE, SUMMARY_FILE, RowWriter, read_rows
 from tramfl.reporting import plots, verdict, write_figures, write_page
 from tramfl.reporting.colours import looks
 from tramfl.reporting.runs import NOT_ENDED, doubts, load_run, load_runs
@@ -181,3 +183,18 @@ def test_only_a_simulators_seconds_are_called_virtual(make_run: MakeRun, tmp_pat
 def test_a_clock_that_nobody_knows_is_refused(make_run: MakeRun) -> None:
     with pytest.raises(BadInput, match="clock"):
         load_run(make_run(resolved={"clock": "sundial"}))
+
+
+def test_a_run_whose_loss_was_not_finite_is_said_to_have_diverged(make_run: MakeRun) -> None:
+    folder = make_run("nan", rounds=6)
+    rows = list(read_rows(folder / ROUNDS_FILE))
+    (folder / ROUNDS_FILE).unlink()
+    writer = RowWriter(folder / ROUNDS_FILE)
+    for row in rows:
+        writer.write(msgspec.structs.replace(row, test_loss=math.nan) if row.round > 4 else row)
+    writer.close()
+    tested = sum(row.test_accuracy is not None for row in rows[4:])
+    (note,) = doubts([load_run(folder)])
+    assert note.startswith("load-aware, seed 0, diverged: from round 5 on, its loss was not a finite number")
+    assert note.endswith(f" in {tested} tests.")
+    assert doubts([load_run(make_run("fine", rounds=6))]) == []

@@ -23,6 +23,7 @@ from tramfl.reporting import (
     write_page,
 )
 from tramfl.reporting.merging import merge_runs
+from tramfl.reporting.runs import doubts
 
 Folders = Annotated[
     list[Path], typer.Argument(metavar="DIR...", help="Folders of runs, or folders with runs inside.")
@@ -105,3 +106,5 @@ def print_times(console: Console, runs: Sequence[Run]) -> None:
         console.print(differences_table(apart))
     if any(time.interval is not None for time in first):
         console.print("Means over seeds ± half of the 95 % confidence interval (Student's t).", soft_wrap=True)
+    for note in doubts(runs):
+        console.print(f"Note: {note}", soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,6 +152,12 @@ def doubts(runs: Sequence[Run]) -> list[str]:
     notes += [
         f"{run.policy}, seed {run.seed}, was stopped: {why}" for run in runs if (why := run.summary.stopped_because)
     ]
+    for run in runs:
+        if diverged := diverged_rounds(run):
+            notes.append(
+                f"{run.policy}, seed {run.seed}, diverged: from round {diverged[0]:,} on, its loss was not a finite"
+                f" number in {len(diverged):,} tests."
+            )
     if undone := sum(run.undone_rounds for run in runs):
         notes.append(f"Work lost with a failed node and done again is left out here: {undone:,} rounds in all.")
     seen: dict[tuple[str, str, int], Run] = {}
@@ -164,6 +171,15 @@ def doubts(runs: Sequence[Run]) -> list[str]:
         if differing := [key for key, values in settings_of(group).items() if len(values) > 1]:
             notes.append(f"Runs of {scenario} differ in more than policy and seed: {', '.join(differing)}.")
     return notes
+
+
+def diverged_rounds(run: Run) -> list[int]:
+    """Rounds whose test gave an accuracy and no finite loss; JSON has neither NaN nor infinity, so a row has null."""
+    return [
+        row.round
+        for row in run.rows
+        if row.test_accuracy is not None and (row.test_loss is None or not math.isfinite(row.test_loss))
+    ]
 
 
 def settings_of(runs: Sequence[Run]) -> dict[str, list[str]]:
