@@ -205,6 +205,7 @@ function drawSites(scene, done) {
     siteRows = Array.from({ length: run.sites }, (_, i) => siteRow(i));
     $("sites").replaceChildren(...siteRows.map(({ row }) => row));
     document.querySelector(".sites").classList.toggle("many", run.sites > MANY);
+    order = "";
   }
   const trained = done ? run.rows[done - 1].trained : null, all = trained ? sum(trained) : 0;
   const set = (place, text) => { if (place.textContent !== text) place.textContent = text; };
