@@ -227,7 +227,7 @@ class Scenario(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     app: str | None = None
     """package.module:app, a tramfl.App: the user's own model, data and training; it comes before other keys."""
     policy: str = "load-aware"
-    """load-aware, random, time-first, variance-first, tram, an installed one, or module:Class."""
+    """load-aware, random, time-first, variance-first, tram, express, an installed one, or module:Class."""
     seed: Annotated[int, Meta(ge=0)] = 0
     """The same seed gives the same run, to the last digit of its record."""
     variance_limit: NotNegative = PAPER_VARIANCE_LIMIT

@@ -6,13 +6,14 @@ import math
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from tramfl.config import Budget, LoadModel, Noise
 from tramfl.notation import ModelCost
-from tramfl.record import Row
+from tramfl.record import Row, RowLoads
 from tramfl.scheduling.predictors import predictor_named
 from tramfl.simulation.experiment import Experiment
 from tramfl.simulation.foresight import Foresight
@@ -131,6 +132,16 @@ def test_noise_is_what_it_was_asked_to_be(prediction: float | Noise) -> None:
         for told, actual in zip(foresight.told(0, round_, 0.0)[0].flops, clock.loads(round_).flops, strict=True)
     ]
     assert np.std(errors) == pytest.approx(0.5, rel=0.15)
+
+
+def test_rows_have_what_was_told_and_what_was_so() -> None:
+    rows = rows_of("load-aware", 12, kind="ar1", prediction="last")
+    source = load_source(LoadModel(kind="ar1"), 3, 0)
+    for row in rows[1:]:
+        assert isinstance(row.actual, RowLoads)
+        assert row.loads.flops == tuple(source.at(row.round - 1).flops)
+        assert row.actual.flops == pytest.approx(tuple(source.at(row.round).flops))
+    assert all(row.actual is msgspec.UNSET for row in rows_of("load-aware", 3, kind="ar1"))
 
 
 def test_an_outlook_tells_loads_that_last_from_draws() -> None:

@@ -96,6 +96,9 @@ class Row(Struct, frozen=True, kw_only=True):
     """On the held-back samples of the node that trained."""
     metrics: dict[str, float] | UnsetType = UNSET
     """The other metrics that were measured, by name; left out where there are none."""
+    actual: RowLoads | UnsetType = UNSET
+    """What the loads were, in runs where that is not what the decision was made from; the node that trained has the
+    mean over its work."""
 
     def measured(self, metric: str) -> float | None:
         """A metric of the round's test; None where it was not measured."""

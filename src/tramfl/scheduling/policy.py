@@ -54,11 +54,11 @@ PolicyFactory = Callable[[PolicySettings], Policy]
 
 _BUILT_IN: Mapping[str, str] = {
     "load-aware": "tramfl.scheduling.load_aware:LoadAware",
-    "express": "tramfl.scheduling.express:Express",
     "random": "tramfl.scheduling.baselines:RandomSelection",
     "time-first": "tramfl.scheduling.baselines:TimeFirst",
     "variance-first": "tramfl.scheduling.baselines:VarianceFirst",
     "tram": "tramfl.scheduling.baselines:Tram",
+    "express": "tramfl.scheduling.express:Express",
 }
 
 

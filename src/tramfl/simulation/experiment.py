@@ -19,7 +19,7 @@ from tramfl.circulation.custody import Record, first_record
 from tramfl.config import Scenario
 from tramfl.draws import first_holder
 from tramfl.notation import BadInput, Counts, Digest, ModelCost, NodeId
-from tramfl.record import Row, Scores, Summary, Tally, is_test_due, ledger_after, row_of, shortened
+from tramfl.record import Row, RowLoads, Scores, Summary, Tally, is_test_due, ledger_after, row_of, shortened
 from tramfl.scheduling.policy import Policy, PolicySettings, as_policy, policy_named
 from tramfl.simulation.loads import LoadSource, load_source
 from tramfl.simulation.own_loads import checked
@@ -141,7 +141,7 @@ class Experiment:
             if not self._closed:
                 raise BadInput("the run came to a halt: no node could go on.")
             closed = self._closed.popleft()
-            row = row_of(closed.outcome, closed.record, self._score(closed))
+            row = self._with_actual(row_of(closed.outcome, closed.record, self._score(closed)))
             if self.scenario.record.rows == "short":
                 row = shortened(row)
             self.reached = Reached(
@@ -172,6 +172,22 @@ class Experiment:
         if self.reached.skipped and self._all_report and stuck is not None:
             self.stopped = stuck(self.reached.tally.ledger, self.setting.held)
 
+    def _with_actual(self, row: Row) -> Row:
+        """The row with what the loads were, where the decision was made from something else."""
+        told = self.scenario.loads
+        if told.clock == "round" and told.prediction == "oracle":
+            return row
+        clock, cost = self._world.load_clock, self.setting.cost
+        decided = row.total_seconds - (row.compute_seconds + row.transfer_seconds + row.idle_seconds)
+        # A difference may lie a hair before the border of a slot that the decision was made on.
+        loads = clock.loads(clock.step(row.round, max(0.0, decided) + 1e-9))
+        flops, links = list(loads.flops), list(loads.bandwidth[row.holder])
+        if row.node is not None:
+            flops[row.node] = cost.flops_per_sample * sum(row.samples) / row.compute_seconds
+            if row.node != row.holder:
+                links[row.node] = cost.model_bits / row.transfer_seconds
+        return replace(row, actual=RowLoads(_finite(flops), _finite(links)))
+
     def _score(self, closed: CloseRound) -> Scores:
         node, record = closed.outcome.node, closed.record
         due = is_test_due(self.scenario.evaluation, record.ledger, trained=node is not None)
@@ -196,6 +212,11 @@ def _policy(own: Any, scenario: Scenario) -> Policy:
     """The scenario's policy, or the user's own in its place."""
     settings = policy_settings(scenario)
     return policy_named(scenario.policy, settings) if own is None else as_policy(own, settings)
+
+
+def _finite(values: Sequence[float]) -> tuple[float | None, ...]:
+    """JSON has neither NaN nor infinity."""
+    return tuple(value if math.isfinite(value) else None for value in values)
 
 
 def policy_settings(scenario: Scenario) -> PolicySettings:
