@@ -144,7 +144,7 @@ AnyData = Data | Dataset
 
 def load_data(name: str, data_dir: Path, *, download: bool = True, report: Report | None = None) -> AnyData:
     """The data that a scenario names: a data set of images, or whatever `package.module:attribute` gives."""
-    if not is_reference(name):
+    if name.startswith("npz:") or not is_reference(name):
         return load_dataset(name, data_dir, download=download, report=report)
     found = referred(name, "dataset")
     if isinstance(found, type) or (callable(found) and not isinstance(found, Dataset | Data)):
