@@ -263,6 +263,7 @@ def _flat(row: Row) -> dict[str, Any]:
     decision = table.pop("decision")
     loads = table.pop("loads").in_full
     table.update(policy=decision.policy, reason=decision.reason, predicted_seconds=decision.predicted_seconds)
+    table.pop("schema")  # of the file, not of the round
     metrics = table.pop("metrics")
     table.update(metrics if isinstance(metrics, dict) else {})
     table["samples"] = sum(row.samples)
