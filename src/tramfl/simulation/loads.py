@@ -19,7 +19,7 @@ from tramfl.config import LoadModel
 from tramfl.draws import generator
 from tramfl.notation import BadInput, NodeId, Reals
 from tramfl.record import Row, read_rows
-from tramfl.simulation.processes import STREAM, Autoregressive, Bursts, DayAndNight, Process
+from tramfl.simulation.processes import STREAM, Autoregressive, Bursts, DayAndNight, LoadProcess
 from tramfl.simulation.traces import Trace, read_trace
 
 
@@ -80,7 +80,7 @@ def load_source(settings: LoadModel, nodes: int, seed: int) -> LoadSource:
     return ProcessLoads(settings, capacity, _process(settings, nodes * (nodes + 1) // 2, seed))
 
 
-def _process(settings: LoadModel, count: int, seed: int) -> Process:
+def _process(settings: LoadModel, count: int, seed: int) -> LoadProcess:
     slot = settings.slot_seconds if settings.clock == "slot" else 1.0
     if settings.kind == "ar1":
         return Autoregressive(count, seed, settings.memory)
@@ -146,7 +146,7 @@ class UniformLoads:
 class ProcessLoads:
     """Shares of what each node has, as a process says."""
 
-    def __init__(self, settings: LoadModel, capacity: Reals, process: Process) -> None:
+    def __init__(self, settings: LoadModel, capacity: Reals, process: LoadProcess) -> None:
         self._shares, self._process = _Shares(settings, capacity), process
 
     def at(self, round_: int) -> RoundLoads:

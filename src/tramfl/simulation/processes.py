@@ -17,7 +17,7 @@ STREAM = 101
 """Keeps the draws of loads apart from every other use of the seed."""
 
 
-class Process(ABC):
+class LoadProcess(ABC):
     """Numbers in [0, 1] that are carried from one step to the next."""
 
     def __init__(self, count: int, seed: int) -> None:
@@ -50,7 +50,7 @@ class Process(ABC):
         return state
 
 
-class Autoregressive(Process):
+class Autoregressive(LoadProcess):
     """AR(1): x_k = phi x_{k-1} + sqrt(1 - phi^2) e_k with normal e_k; shown is the quantile of x_k.
 
     Every step alone looks like the paper's uniform draws.
@@ -71,7 +71,7 @@ class Autoregressive(Process):
         return np.array([0.5 * (1.0 + math.erf(x / math.sqrt(2.0))) for x in state.tolist()])
 
 
-class Bursts(Process):
+class Bursts(LoadProcess):
     """Markov on and off: nearly everything is free between bursts, nearly nothing within.
 
     A state's whole part says whether a burst is on. Its fraction is how much is free, drawn when the state begins:
@@ -99,7 +99,7 @@ class Bursts(Process):
         return np.where(state >= 1.0, 0.1 * level, 0.5 + 0.5 * level)
 
 
-class DayAndNight(Process):
+class DayAndNight(LoadProcess):
     """A sine with a phase of its own for every load, and AR(1) noise around it: busy by day, free by night."""
 
     MEMORY, NOISE = 0.9, 0.1
