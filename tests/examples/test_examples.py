@@ -116,7 +116,7 @@ def test_three_hospitals_train_in_simulation_and_as_real_sites_with_the_same_app
     monkeypatch.syspath_prepend(str(place))
     monkeypatch.setenv("PYTHONPATH", str(place))  # of the process that trains
     simulated = cli("run", study, "--app", "wards:app", "--out", "simulated")
-    assert "accuracy 90 %: after" in simulated.out, simulated
+    assert "accuracy 90 %: first reached after" in simulated.out, simulated
     assert cli("init", "f", "--sites", "north,south,west", "--scenario", study).code == 0
     site = tmp_path / "f" / "sites" / "west" / "site.toml"
     site.write_text(site.read_text() + 'app = "wards:app"\n')
