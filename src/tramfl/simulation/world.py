@@ -376,8 +376,8 @@ class World:
         node, now = process.node, self.clock.now
         loads, outlooks = self._foresight.told(node, command.round, now)
         links = loads.bandwidth[node]
-        *others, last = command.nodes
-        if self._all_answer_at_once and not any(map(math.isnan, loads.flops)):
+        if command.nodes and self._all_answer_at_once and not any(map(math.isnan, loads.flops)):
+            *others, last = command.nodes
             reports = {other: (loads.flops[other], links[other], outlooks[other]) for other in others}
             process.state = reports_noted(process.state, command.ticket, reports)
             report = on.LoadReported(now, command.ticket, last, loads.flops[last], links[last], outlooks[last])
