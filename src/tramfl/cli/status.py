@@ -38,14 +38,16 @@ def status(
     found, times, unread = run(work)
     if format is Format.json:
         whole = {"status": found, "last_rounds": times, "last_rounds_unread": unread}
+        whole["mixed_versions"] = found.mixed_versions
         print(msgspec.json.format(msgspec.json.encode(whole), indent=2).decode())
     else:
-        _print(found, times, unread)
+        print_status(found, times, unread)
     if not found.answering:
         raise typer.Exit(1)
 
 
-def _print(found: FederationStatus, times: Sequence[RoundTimes], unread: str | None) -> None:
+def print_status(found: FederationStatus, times: Sequence[RoundTimes], unread: str | None) -> None:
+    """Print the record, a table of the sites and the last rounds."""
     console = Console(highlight=False)
     record = found.record
     if not found.answering:
@@ -67,6 +69,8 @@ def _print(found: FederationStatus, times: Sequence[RoundTimes], unread: str | N
     for site in found.sites:
         table.add_row(*_cells(site))
     console.print(table)
+    if (differ := found.mixed_versions) is not None:
+        console.print(differ, markup=False, soft_wrap=True)
     if unread is not None:
         console.print(f"The rounds cannot be read at the moment: {unread}", markup=False, soft_wrap=True)
     if times:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from tests.runtime.sites import federation
 from tramfl.circulation.custody import Record, Versioned, first_record
+from tramfl.cli.status import print_status
 from tramfl.notation import BadInput, Digest, NodeId
 from tramfl.runtime.operator.operating import FederationStatus, Operator, SiteStatus
 from tramfl.runtime.registers.contract import Standing
@@ -163,3 +164,44 @@ def test_a_stop_after_a_round_in_which_nobody_trained_is_rest() -> None:
     skipped = replace(STOPPED, ledger=STOPPED.ledger.after((0, 0), 1.0))
     assert skipped.round > skipped.safe.round
     assert replace(AT_REST, record=skipped).rests
+
+
+# Versions of sites.
+
+
+def with_versions(*versions: tuple[str, int] | None) -> FederationStatus:
+    found = AT_REST
+    for number, version in enumerate(versions):
+        report = found.sites[number].report
+        assert report is not None
+        changed = replace(report, version=version[0], protocol=version[1]) if version is not None else None
+        found = with_site(found, number, report=changed, answers=version is not None)
+    return found
+
+
+def test_sites_of_one_version_need_no_word_about_it() -> None:
+    assert with_versions(("1.0", 1), ("1.0", 1), ("1.0", 1)).mixed_versions is None
+    assert with_versions(("1.0", 1), None, ("1.0", 1)).mixed_versions is None
+    assert with_versions(None, None, None).mixed_versions is None
+
+
+@pytest.mark.parametrize(
+    ("versions", "said"),
+    [
+        ((("1.0", 1), ("1.1", 1), ("1.0", 1)), "b has tramfl 1.1 (protocol 1); a, c have tramfl 1.0 (protocol 1)."),
+        ((("1.0", 2), ("1.0", 1), ("1.0", 1)), "a has tramfl 1.0 (protocol 2); b, c have tramfl 1.0 (protocol 1)."),
+        (
+            (("", 0), ("1.0", 1), None),
+            "a has a tramfl that does not report its version (protocol not reported); b has",
+        ),
+    ],
+)
+def test_a_site_whose_version_or_protocol_differs_is_named(
+    versions: tuple[tuple[str, int] | None, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = with_versions(*versions)
+    assert said in (found.mixed_versions or "")
+    print_status(found, [], None)
+    assert said in capsys.readouterr().out
+    print_status(AT_REST, [], None)
+    assert "version" not in capsys.readouterr().out

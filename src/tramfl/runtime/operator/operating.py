@@ -85,6 +85,20 @@ class FederationStatus(Struct, frozen=True, kw_only=True):
         return copied or not any(site.alive or site.answers for site in others)
 
     @property
+    def mixed_versions(self) -> str | None:
+        """One sentence where sites have different versions of tramfl; None where all that answer have the same."""
+        having: dict[str, list[str]] = {}
+        for site in self.sites:
+            if site.report is not None:
+                having.setdefault(_version_of(site.report), []).append(site.site)
+        if len(having) < 2:
+            return None
+        # The version of most sites comes last: the first named are those to look at.
+        groups = sorted(having.items(), key=lambda group: len(group[1]))
+        parts = [f"{', '.join(sites)} {'has' if len(sites) == 1 else 'have'} {what}" for what, sites in groups]
+        return f"The sites' versions differ: {'; '.join(parts)}. Install one version of tramfl at all sites."
+
+    @property
     def model(self) -> Safe | None:
         """What a fetch brings: the safe weights; at a run's end, or of the only site, the newest that there are."""
         record = self.record
@@ -297,6 +311,11 @@ def check_loopback(federation: Federation) -> None:
             raise BadInput(
                 f"--insecure is for loopback only, and site {entry.name!r} is at {entry.address}; use certificates."
             )
+
+
+def _version_of(report: SiteReport) -> str:
+    version = f"tramfl {report.version}" if report.version else "a tramfl that does not report its version"
+    return f"{version} (protocol {report.protocol or 'not reported'})"
 
 
 def _standing(answer: OrderResult) -> Standing:

@@ -19,7 +19,7 @@ from tramfl.runtime.operator.operating import site_credentials
 from tramfl.runtime.registers import Silent
 from tramfl.runtime.registers.opening import open_register
 from tramfl.runtime.settings import SiteSettings, host_and_port
-from tramfl.runtime.site import digest_of_settings, misfit
+from tramfl.runtime.site import check_format, digest_of_settings, misfit
 from tramfl.runtime.training import Build, Built, WorkFailed, Workshop
 from tramfl.runtime.transport import Peers, Refusal, Unreachable
 from tramfl.runtime.transport.certificates import describe, unfit
@@ -159,6 +159,10 @@ async def _model(site: SiteSettings) -> tuple[Finding, Built | None, int]:
 
 def _disk(site: SiteSettings, size: int) -> Finding:
     place = site.beside(site.file.state)
+    try:
+        check_format(place)
+    except BadInput as error:
+        return _bad("disk", str(error))
     try:
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=place) as file:

@@ -4,6 +4,7 @@
 """
 
 from tramfl.runtime.site.agreement import digest_of_settings, misfit
+from tramfl.runtime.site.life import check_format
 from tramfl.runtime.site.process import run_site
 
-__all__ = ["digest_of_settings", "misfit", "run_site"]
+__all__ = ["check_format", "digest_of_settings", "misfit", "run_site"]

@@ -14,9 +14,15 @@ from typing import Any
 from tramfl.notation import BadInput
 from tramfl.record import write_atomically
 from tramfl.runtime.journal import Log
+from tramfl.version import __version__
 
 MOST_INCARNATIONS = 1 << 31
 """The upper half of a ticket holds the incarnation, so its count is limited."""
+FORMAT = 1
+"""The format of a site's state folder that this version writes, and the newest that it reads.
+
+The number grows when an older version would misread the folder. A folder without a number is of format 1.
+"""
 
 
 @contextlib.contextmanager
@@ -32,7 +38,34 @@ def alone_in(folder: Path, site: str) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise BadInput(f"{folder}: another process of site {site!r} is at work there.") from None
+        if check_format(folder) is None:
+            write_atomically(_format_file(folder), f"{FORMAT}\n".encode())
         yield
+
+
+def check_format(folder: Path) -> int | None:
+    """The format of a state folder, None where it has no number; BadInput where this version cannot read it."""
+    path = _format_file(folder)
+    try:
+        text = path.read_text().strip()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError):
+        text = "unreadable"
+    if not (text.isascii() and text.isdigit() and int(text) >= 1):
+        raise BadInput(
+            f"{path} has {text[:20]!r}; it must have a whole number from 1, as this site's tramfl wrote it."
+        )
+    if int(text) > FORMAT:
+        raise BadInput(
+            f"{folder} is of format {text[:20]}, and tramfl {__version__} reads formats up to {FORMAT};"
+            " use the version of tramfl that this site had, or a newer one."
+        )
+    return int(text)
+
+
+def _format_file(folder: Path) -> Path:
+    return folder / "format"
 
 
 class Incarnation:
