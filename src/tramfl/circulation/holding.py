@@ -133,7 +133,9 @@ def decided(state: State, event: Decided) -> Step:
     phase = state.phase
     assert isinstance(phase, Deciding)
     decision, attempt = event.decision, phase.attempt
-    assignment = Assignment(state.me, decision, phase.loads, attempt.lost_seconds)
+    # The outlooks were for the decision alone. Of many nodes they are too long to travel with the model.
+    loads = replace(phase.loads, outlook=()) if phase.loads.outlook else phase.loads
+    assignment = Assignment(state.me, decision, loads, attempt.lost_seconds)
     state, ticket = issue(state)
     if decision.node is None:
         return replace(state, phase=Waiting(ticket, attempt, assignment)), (Wake(ticket, decision.idle_seconds),)

@@ -11,7 +11,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from tramfl.circulation.phases import Offer
-from tramfl.notation import Digest, ModelCost, NodeId
+from tramfl.notation import Digest, ModelCost, NodeId, Outlook
 
 PROTOCOL = 1
 """Grows when sites before and after a change of messages, record or transfers could not work together."""
@@ -26,7 +26,7 @@ class AskLoad(Struct, frozen=True, forbid_unknown_fields=True):
     round: int
 
 
-class Load(Struct, frozen=True, forbid_unknown_fields=True):
+class Load(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a site can spare."""
 
     flops: float
@@ -35,6 +35,8 @@ class Load(Struct, frozen=True, forbid_unknown_fields=True):
     """b_ij^k, bit/s from the asking site to this one, predicted; None where there is no fresh estimate."""
     held: tuple[int, ...]
     """l_ic: training samples of each label."""
+    outlook: Outlook | None = None
+    """How the site's loads behave; only where the run's policy looks ahead and enough was observed."""
 
 
 class Consignment(Struct, frozen=True, forbid_unknown_fields=True):

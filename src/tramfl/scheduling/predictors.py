@@ -151,6 +151,18 @@ class Behaviour:
         ]
 
 
+def behaviour_of(series: Sequence[Sequence[float]]) -> Behaviour:
+    """How loads behave that were observed this often each; the last observation of each series is its newest."""
+    longest = max(map(len, series), default=0)
+    table = np.full((longest, len(series)), math.nan)
+    for column, values in enumerate(series):
+        table[longest - len(values) :, column] = values
+    found = Behaviour(len(series))
+    for row in table:
+        found.update(row)
+    return found
+
+
 class Blend:
     """Several predictors, weighed by how well each did lately, as the Network Weather Service (Wolski 1999) does.
 

@@ -7,17 +7,21 @@ import math
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.runtime.memory import Memory, MemoryView
+from tramfl.circulation import commands as do
 from tramfl.circulation import events as on
 from tramfl.circulation.custody import MemoryRegister, first_record
 from tramfl.circulation.machine import IllegalEvent
 from tramfl.circulation.phases import Following, Left, Limits
 from tramfl.cli.blackbox import blackbox
-from tramfl.notation import BadInput, Decision, ModelCost
+from tramfl.notation import BadInput, Decision, Habit, ModelCost, Outlook
 from tramfl.runtime.site.driver import KEPT_TAPES, Driver, DriverEnded
 from tramfl.runtime.weights.store import WeightStore
+from tramfl.runtime.wire import AskLoad, Load
 from tramfl.scheduling.policy import PolicySettings, policy_named
 
 LONG = 60.0
@@ -30,9 +34,15 @@ class Surroundings:
         self.errors: list[BaseException] = []
         self.nudged: list[int] = []
         self.lives = 0
+        self.load = Load(2e9, 3e6, (4, 5))
+        """What the other site reports."""
 
     def own_load(self) -> float:
         return math.nan
+
+    async def load_of(self, node: int, ask: AskLoad, seconds: float) -> tuple[Load, float]:
+        load = msgspec.msgpack.decode(msgspec.msgpack.encode(self.load), type=Load)
+        return load, load.bandwidth or math.nan
 
     def nudge(self, to: int) -> None:
         self.nudged.append(to)
@@ -163,3 +173,72 @@ def test_a_driver_whose_site_was_started_a_second_time_changes_nothing_and_lets_
         assert memory.register.read().record.status == "running"
 
     asyncio.run(play())
+
+
+HABIT = Habit(2e9, 1e9, 0.5, 0.9, 4e9)
+OUTLOOK = Outlook(HABIT, (Habit(3e6, 2e6, 0.1, 0.99, 5e6), None), 2.5)
+
+
+def asked(folder: Path, load: Load) -> tuple[list[on.Event], list[tuple[str, str]]]:
+    """What site a makes of the load that site b reports: the events of its machine, and its log."""
+    events: list[on.Event] = []
+    logged: list[tuple[str, str]] = []
+
+    async def play() -> None:
+        driver, surroundings, _ = await following(folder)
+        surroundings.load = load
+        told: Any = driver
+        told.tell, told._log = events.append, lambda event, **fields: logged.append((event, fields["reason"]))
+        await driver._asking(do.AskLoads(1, 1, (1,)), 1)
+        del told.tell
+        await driver.end()
+
+    asyncio.run(play())
+    return events, logged
+
+
+def test_what_a_site_says_of_its_past_reaches_the_machine(tmp_path: Path) -> None:
+    events, logged = asked(tmp_path, Load(2e9, 3e6, (4, 5), OUTLOOK))
+    assert events == [on.LoadReported(1000.0, 1, 1, 2e9, 3e6, OUTLOOK)]
+    assert not logged
+
+
+def test_a_site_that_says_nothing_of_its_past_sends_what_it_always_sent(tmp_path: Path) -> None:
+    load = Load(2e9, 3e6, (4, 5))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(load)).keys() == {"flops", "bandwidth", "held"}
+    events, _ = asked(tmp_path, load)
+    assert events == [on.LoadReported(1000.0, 1, 1, 2e9, 3e6, None)]
+
+
+@pytest.mark.parametrize(
+    "outlook",
+    [
+        replace(OUTLOOK, links=(HABIT,)),
+        replace(OUTLOOK, step_seconds=math.nan),
+        replace(OUTLOOK, step_seconds=-1.0),
+        replace(OUTLOOK, step_seconds=1e-300),
+        replace(OUTLOOK, step_seconds=math.inf),
+        *(
+            replace(OUTLOOK, **{where: habit if where == "compute" else (habit, None)})
+            for where in ("compute", "links")
+            for habit in (
+                replace(HABIT, now=math.inf),
+                replace(HABIT, mean=0.0),
+                replace(HABIT, mean=-1.0),
+                replace(HABIT, most=1e300),
+                replace(HABIT, spread=math.nan),
+                replace(HABIT, spread=-0.1),
+                replace(HABIT, spread=1e6),
+                replace(HABIT, persistence=1.01),
+                replace(HABIT, persistence=-0.01),
+                replace(HABIT, persistence=math.nan),
+            )
+        ),
+    ],
+)
+def test_a_past_that_no_load_can_have_is_ignored_with_the_whole_report(outlook: Outlook, tmp_path: Path) -> None:
+    events, logged = asked(tmp_path, Load(2e9, 3e6, (4, 5), outlook))
+    assert events == [on.LoadMissing(1000.0, 1, 1)]
+    ((event, reason),) = logged
+    assert event == "load-ignored"
+    assert reason.startswith("its outlook has ")

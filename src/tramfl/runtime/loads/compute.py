@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from tramfl.runtime.loads.series import KEPT, Observed, ObservedSeries, Share
+from tramfl.runtime.loads.series import KEPT, Observed, ObservedSeries, Pace, Seconds, Share
 
 
 class ComputeMemory(Struct, frozen=True, kw_only=True):
@@ -17,6 +18,9 @@ class ComputeMemory(Struct, frozen=True, kw_only=True):
     full: tuple[Observed, ...] = ()
     busy: tuple[Share, ...] = ()
     competitors: Annotated[float, Meta(ge=0, le=1e3)] = 1.0
+    rates: tuple[Observed, ...] = ()
+    every: Seconds | None = None
+    """The usual seconds between two of the rates."""
 
 
 class ComputeMeter:
@@ -41,6 +45,10 @@ class ComputeMeter:
         self._flops_per_sample = flops_per_sample
         self._cores_share = cores_share
         self._full, self._busy = ObservedSeries(predictor), ObservedSeries(predictor)
+        self.rates: deque[float] = deque(maxlen=KEPT)
+        """r_i as each reading of the machine showed it, the newest last."""
+        self.pace = Pace()
+        """Of the readings."""
         self._competitors = 1.0
         self._busy_before = 0.0
         self._calibrated: float | None = None
@@ -64,18 +72,28 @@ class ComputeMeter:
             seen = min((1 / left - 1) / self._busy_before, self._MOST_COMPETITORS)
             self._competitors += self._WEIGHT * (seen - self._competitors)
 
-    def available(self, busy_share: float) -> float:
-        """r_i for the next round, where others keep a share of the cores busy now. Call it once a round."""
+    def available(self, busy_share: float, at: float | None = None) -> float:
+        """r_i for the next round, where others keep a share of the cores busy now. Call it once a round.
+
+        `at` is the second of the reading, by any clock that never goes back.
+        """
         self._busy_before = self._wanted(busy_share)
         self._busy.add(self._busy_before)
+        self.rates.append(self._shared(self._busy_before))
+        if at is not None:
+            self.pace.observed(at)
         return self.expected()
 
     def expected(self) -> float:
         """The same without a new look at the machine: for reports."""
+        return self._shared(self._busy.next() or 0.0)
+
+    def _shared(self, busy: float) -> float:
+        """FLOPS where others want this share of our cores."""
         full = self._full.next() or self._calibrated
         if full is None:
             raise RuntimeError("nothing was trained yet, and nothing calibrated")
-        return full / (1 + self._competitors * (self._busy.next() or 0.0))
+        return full / (1 + self._competitors * busy)
 
     def memory(self) -> ComputeMemory:
         """What to keep."""
@@ -84,6 +102,8 @@ class ComputeMeter:
             full=tuple(self._full.values),
             busy=tuple(self._busy.values),
             competitors=self._competitors,
+            rates=tuple(self.rates),
+            every=self.pace.seconds,
         )
 
     def recall(self, memory: ComputeMemory) -> None:
@@ -94,6 +114,8 @@ class ComputeMeter:
         if math.isclose(memory.flops_per_sample, self._flops_per_sample):
             for flops in memory.full[-KEPT:]:
                 self._full.add(flops)
+            self.rates.extend(memory.rates)
+            self.pace.seconds = memory.every
 
     def _pooled(self, work: float, seconds: float) -> float | None:
         """Work per second, once there is enough of it: a short training is mostly its beginning and its end."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import field as part
 from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from tramfl.runtime.loads.series import KEPT, Observed, ObservedSeries
+from tramfl.runtime.loads.series import KEPT, Observed, ObservedSeries, Pace, Seconds
 
 FRESH_SECONDS = 60.0
 """A link that nothing has crossed for this long is probed before it is used."""
@@ -19,6 +21,8 @@ class LinkMemory(Struct, frozen=True, kw_only=True):
 
     rates: tuple[Observed, ...] = ()
     overhead: Annotated[float, Meta(ge=0, le=1e9)] | None = None
+    every: Seconds | None = None
+    """The usual seconds between two of the rates."""
 
 
 class LinksMemory(Struct, frozen=True, kw_only=True):
@@ -39,6 +43,12 @@ class _Link:
     probed: float | None = None
     """bit/s of a probe that no transfer has followed yet."""
     overhead: float | None = None
+    pace: Pace = part(default_factory=Pace)
+
+    def add(self, rate: float, at: float) -> None:
+        """A transfer or a probe showed this rate."""
+        self.rates.add(rate)
+        self.pace.observed(at)
 
 
 class LinkMeter:
@@ -79,7 +89,7 @@ class LinkMeter:
         overhead = min(self._overhead(link), 0.9 * seconds)
         if overhead > seconds / 2 and self._bits is not None and bits < self._bits / 2:
             return  # too few bits to predict many
-        link.rates.add(self._effective(bits / (seconds - overhead), overhead))
+        link.add(self._effective(bits / (seconds - overhead), overhead), at)
         link.at, link.traffic, link.probed = at, self._traffic, None
 
     def probed(self, peer: str, bandwidth: float, at: float) -> None:
@@ -90,7 +100,7 @@ class LinkMeter:
         link.probed = bandwidth
         link.at, link.traffic = at, self._traffic
         if link.overhead is not None:
-            link.rates.add(self._effective(bandwidth, link.overhead))
+            link.add(self._effective(bandwidth, link.overhead), at)
 
     def bandwidth(self, peer: str, at: float, other_traffic: float | None = None) -> float | None:
         """b_ij, or None where it is not known or too old: then probe.
@@ -112,10 +122,21 @@ class LinkMeter:
             return rate
         return max(rate - max(0.0, other_traffic - link.traffic), rate / 2)
 
+    def past(self, peer: str) -> tuple[Sequence[float], float, float | None]:
+        """The observed rates of a link, the next one as predicted, and the usual seconds between two; NaN where none.
+
+        The prediction does not have to be fresh: it is for a look beyond the coming round.
+        """
+        link = self._links.get(peer)
+        if link is None or (rate := link.rates.next()) is None:
+            return (), math.nan, None
+        return link.rates.values, rate, link.pace.seconds
+
     def memory(self) -> LinksMemory:
         """What to keep."""
         peers = {
-            peer: LinkMemory(rates=tuple(x.rates.values), overhead=x.overhead) for peer, x in self._links.items()
+            peer: LinkMemory(rates=tuple(x.rates.values), overhead=x.overhead, every=x.pace.seconds)
+            for peer, x in self._links.items()
         }
         return LinksMemory(model_bits=self._bits, peers=peers)
 
@@ -129,6 +150,7 @@ class LinkMeter:
             link.overhead = kept.overhead
             for rate in kept.rates[-KEPT:]:
                 self._moved(link, bits, bits / rate, -math.inf)
+            link.pace.seconds = kept.every
 
     def _link(self, peer: str) -> _Link:
         return self._links.setdefault(peer, _Link(ObservedSeries(self._predictor)))

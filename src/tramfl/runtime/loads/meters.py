@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tramfl.notation import ModelCost
+from tramfl.notation import ModelCost, Outlook
 from tramfl.runtime.journal import Log
 from tramfl.runtime.loads.compute import ComputeMeter
 from tramfl.runtime.loads.history import History
 from tramfl.runtime.loads.links import LinkMeter
 from tramfl.runtime.loads.machine import Machine
+from tramfl.runtime.loads.outlook import outlook_of
 
 
 class Meters:
@@ -44,7 +45,7 @@ class Meters:
 
     def available_flops(self) -> float:
         """FLOPS that this site can spare now."""
-        return self._compute.available(self._machine.busy_share())
+        return self._compute.available(self._machine.busy_share(), time.monotonic())
 
     def expected_flops(self) -> float:
         """FLOPS as last predicted, without a reading."""
@@ -72,6 +73,10 @@ class Meters:
     def probed(self, site: str, bandwidth: float) -> None:
         """A short trial gave this bandwidth to a site."""
         self._links.probed(site, bandwidth, time.monotonic())
+
+    def outlook(self, sites: Sequence[str], me: int) -> Outlook | None:
+        """How this site's loads behave, for a policy that looks ahead; None while too little was observed."""
+        return outlook_of(self._compute, self._links, sites, me)
 
     def keep(self) -> None:
         """Save the history, unless that was only a moment ago."""

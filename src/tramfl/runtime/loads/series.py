@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Annotated
 
@@ -14,6 +15,27 @@ KEPT = 200
 
 Observed = Annotated[float, Meta(gt=0, le=1e30)]
 Share = Annotated[float, Meta(ge=0, le=1)]
+Seconds = Annotated[float, Meta(ge=1e-3, le=1e9)]
+
+
+class Pace:
+    """The usual seconds between two observations: a geometric mean, so that one long pause counts little."""
+
+    _WEIGHT = 0.3
+    """Of the latest interval."""
+
+    def __init__(self) -> None:
+        self.seconds: float | None = None
+        """None before the second observation."""
+        self._at = -math.inf
+
+    def observed(self, at: float) -> None:
+        """An observation was made at this second."""
+        passed, self._at = at - self._at, at
+        if math.isfinite(passed):
+            passed = min(max(passed, 1e-3), 1e9)
+            before = passed if self.seconds is None else self.seconds
+            self.seconds = before * (passed / before) ** self._WEIGHT
 
 
 class ObservedSeries:

@@ -26,7 +26,7 @@ from tramfl.circulation.custody import Record, Status
 from tramfl.circulation.machine import advance, awaited
 from tramfl.circulation.phases import Limits, State
 from tramfl.draws import deciding
-from tramfl.notation import Counts, Decision, Digest, ModelCost, NodeId
+from tramfl.notation import Counts, Decision, Digest, Habit, ModelCost, NodeId, Outlook
 from tramfl.record import Scores, row_of, write_atomically
 from tramfl.runtime.journal import Log
 from tramfl.runtime.registers import LeaseLost, LeaseTaken, Register, Silent
@@ -42,12 +42,23 @@ KEPT_TAPES = 3
 MOST_HELD = 1 << 50
 """Of all labels together, a site has no more samples than the scheduler can count exactly."""
 
+MOST_RATE = 1e30
+"""FLOPS or bit/s in an outlook; the least is its inverse."""
+MOST_SPREAD = 20.0
+"""Of a logarithm in an outlook: loads that usually differ by a factor of 500 million."""
+LEAST_SECONDS, MOST_SECONDS = 1e-3, 1e9
+"""Between two observations of an outlook."""
+
 
 class Surroundings(Protocol):
     """What the site does for its driver."""
 
     def own_load(self) -> float:
         """FLOPS that this site can spare in the next round."""
+        ...
+
+    def own_outlook(self) -> Outlook | None:
+        """How this site's loads behave, where the policy looks ahead and enough was observed."""
         ...
 
     async def load_of(self, node: NodeId, ask: AskLoad, seconds: float) -> tuple[Load, float]:
@@ -293,7 +304,8 @@ class Driver:
 
     def _report_own(self, command: do.AskLoads) -> None:
         flops = self._site.own_load()
-        self.tell(on.LoadReported(self._clock(), command.ticket, self.state.me, flops, math.inf))
+        outlook = self._site.own_outlook() if flops > 0 else None
+        self.tell(on.LoadReported(self._clock(), command.ticket, self.state.me, flops, math.inf, outlook))
 
     async def _asking(self, command: do.AskLoads, node: NodeId) -> None:
         ask = AskLoad(self.run, command.round)
@@ -302,7 +314,7 @@ class Driver:
         except (Unreachable, Refusal) as error:
             self._missing(command, node, str(error))
             return
-        if wrong := _wrong(load, bandwidth, self.held.shape[1]):
+        if wrong := _wrong(load, bandwidth, self.held.shape[1], len(self._names)):
             self._log("load-ignored", peer=self._names[node], reason=wrong)
             self.tell(on.LoadMissing(self._clock(), command.ticket, node))
             return
@@ -310,7 +322,7 @@ class Driver:
             self._silent.discard(node)
             self._log("peer-back", peer=self._names[node])
         self.held[node] = load.held
-        self.tell(on.LoadReported(self._clock(), command.ticket, node, load.flops, bandwidth))
+        self.tell(on.LoadReported(self._clock(), command.ticket, node, load.flops, bandwidth, load.outlook))
 
     def _missing(self, command: do.AskLoads, node: NodeId, reason: str) -> None:
         """A site did not report its load; logged once, not every round."""
@@ -469,7 +481,7 @@ class Driver:
         self._site.closed(command, self.store.path(command.record.weights.digest))
 
 
-def _wrong(load: Load, bandwidth: float, labels: int) -> str | None:
+def _wrong(load: Load, bandwidth: float, labels: int, sites: int) -> str | None:
     """Why a report cannot be used; its sender may be mistaken, or worse."""
     if not (math.isfinite(load.flops) and load.flops >= 1):
         return f"{load.flops} FLOPS"
@@ -477,7 +489,25 @@ def _wrong(load: Load, bandwidth: float, labels: int) -> str | None:
         return f"{bandwidth} bit/s"
     if len(load.held) != labels or any(not 0 <= count <= MOST_HELD // labels for count in load.held):
         return f"it holds {load.held} of {labels} labels"
+    return _wrong_outlook(load.outlook, sites) if load.outlook is not None else None
+
+
+def _wrong_outlook(outlook: Outlook, sites: int) -> str | None:
+    """Why an outlook cannot be used: a policy takes logarithms and powers of its numbers."""
+    if len(outlook.links) != sites:
+        return f"its outlook has {len(outlook.links)} links of {sites} sites"
+    if outlook.step_seconds != 0 and not LEAST_SECONDS <= outlook.step_seconds <= MOST_SECONDS:
+        return f"its outlook has steps of {outlook.step_seconds} s"
+    for habit in (outlook.compute, *outlook.links):
+        if habit is not None and not _sound(habit):
+            return f"its outlook has {habit}"
     return None
+
+
+def _sound(habit: Habit) -> bool:
+    """Whether the numbers of a load's habit can be those of one; a NaN passes no comparison."""
+    rates = all(1 / MOST_RATE <= rate <= MOST_RATE for rate in (habit.now, habit.mean, habit.most))
+    return rates and 0 <= habit.spread <= MOST_SPREAD and 0 <= habit.persistence <= 1
 
 
 _CARRY_OUT: dict[type[do.Command], Callable[[Driver, Any], None]] = {

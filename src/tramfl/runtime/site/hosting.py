@@ -59,7 +59,7 @@ class Hosting:
         flops = self._services.own_load()
         if math.isnan(flops):
             raise Refusal("the process that trains is not ready")
-        return Load(flops, self._services.bandwidth(peer), self._model.held)
+        return Load(flops, self._services.bandwidth(peer), self._model.held, self._services.own_outlook())
 
     def admission(self, peer: NodeId, consignment: Consignment) -> str | None:
         """Why a model is rejected before it is sent; None where it may come."""

@@ -96,7 +96,15 @@ class Parts:
         self._finished = FinishedRuns(log)
         reached = self._finished.target_reached
         self._scorer = Scorer(member.folder, workshop, register, member.scenario, log, reached)
-        self._services = Services(member, self._meters, workshop, self._scorer, self._finished, self.tasks)
+        self._services = Services(
+            member,
+            self._meters,
+            workshop,
+            self._scorer,
+            self._finished,
+            self.tasks,
+            looks_ahead=getattr(policy, "looks_ahead", False),
+        )
         self._participation = Participation(member, model, policy, workshop, self._services, incarnation)
         self._following = RegisterFollower(member, self._participation)
         self._status = RunStatus(self._participation, self._following)

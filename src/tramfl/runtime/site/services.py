@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tramfl.circulation import commands as do
-from tramfl.notation import NodeId
+from tramfl.notation import NodeId, Outlook
 from tramfl.record import is_past_a_limit
 from tramfl.runtime.loads import Meters
 from tramfl.runtime.site.lease import superseded
@@ -35,13 +35,21 @@ class Services:
         scorer: Scorer,
         finished: FinishedRuns,
         tasks: Tasks,
+        *,
+        looks_ahead: bool = False,
     ) -> None:
+        """`looks_ahead`: whether the run's policy uses what the sites know of their loads' past."""
         self._member, self._meters, self._workshop = member, meters, workshop
         self._scorer, self._finished, self._tasks = scorer, finished, tasks
+        self._looks_ahead = looks_ahead
 
     def own_load(self) -> float:
         """FLOPS that this site can spare; NaN while it could not train at all."""
         return self._meters.available_flops() if self._workshop.ready else math.nan
+
+    def own_outlook(self) -> Outlook | None:
+        """How this site's loads behave; None where the policy does not ask, or too little was observed."""
+        return self._meters.outlook(self._member.names, self._member.me) if self._looks_ahead else None
 
     async def load_of(self, node: NodeId, ask: AskLoad, seconds: float) -> tuple[Load, float]:
         """What another site can spare, and the bandwidth to it: as measured here, as that site reports, or probed."""
