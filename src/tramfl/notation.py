@@ -79,6 +79,10 @@ class Loads(Struct, frozen=True):
             if flops > 0 and bandwidth > 0  # a NaN is neither
         )
 
+    def has(self, node: NodeId) -> bool:
+        """Whether a node is among those that reported."""
+        return 0 <= node < len(self.flops) and self.flops[node] > 0 and self.bandwidth[node] > 0
+
 
 class Ledger(Struct, frozen=True):
     """What has been trained so far: the history every decision starts from."""
@@ -119,7 +123,7 @@ class Ledger(Struct, frozen=True):
         return Ledger(used, self.seconds + seconds, self.round + 1, skipped)
 
 
-class Candidate(Struct, frozen=True):
+class Candidate(Struct, frozen=True, gc=False):
     """What a policy weighed for one node."""
 
     node: NodeId

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tramfl.notation import Decision, ModelCost
-from tramfl.scheduling.timing import compute_seconds, idle_seconds, transfer_seconds
+from tramfl.scheduling.timing import compute_seconds, transfer_seconds
 
 UNHURRIED = settings(deadline=None)
 """Two cores are shared: a slow example is no fault."""
@@ -45,18 +45,13 @@ def test_training_nothing_takes_no_computing() -> None:
     assert compute_seconds(0, MNIST, 10e12) == 0.0
 
 
-@pytest.mark.parametrize(("samples", "idle"), [(0, 2.5), (1, 0.0), (10**9, 0.0)])
-def test_the_round_waits_for_h_if_and_only_if_fewer_than_one_sample_is_trained(samples: int, idle: float) -> None:
-    assert idle_seconds(samples, wait_seconds=2.5) == idle
-
-
 @UNHURRIED
 @given(samples=st.integers(0, 10**6), flops=POSITIVE, bandwidth=POSITIVE | st.just(math.inf), wait=POSITIVE)
 def test_t_round_is_the_sum_of_the_three(samples: int, flops: float, bandwidth: float, wait: float) -> None:
     parts = (
         compute_seconds(samples, MNIST, flops),
         transfer_seconds(MNIST, bandwidth),
-        idle_seconds(samples, wait),
+        wait,
     )
     decision = Decision("any", 0, (samples,), *parts, "So.")
     assert decision.round_seconds == pytest.approx(math.fsum(parts), rel=1e-14)

@@ -303,6 +303,26 @@ def test_rows_are_solved_alike_on_either_side_of_a_block(labels: int, whole: boo
         assert (got.total[i], got.variance[i], got.feasible[i]) == (alone.total, alone.variance, alone.feasible)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.1, 0.4])
+def test_few_held_labels_are_solved_to_the_bit_as_among_all(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(7)
+    sparse = 0
+    for _ in range(150):
+        labels, most = int(rng.integers(20, 120)), int(10 ** rng.uniform(0, 7))
+        used = rng.integers(0, most + 1, labels)
+        held = rng.integers(0, most + 1, (6, labels)) * (rng.random((6, labels)) < share)
+        for limit in (0.0, 1.0, 1e4, float(used.var()), 0.9 * float(used.var())):
+            found = largest_allotment(used, held, limit)
+            with monkeypatch.context() as patch:
+                patch.setattr(water_level, "_MANY", math.inf)
+                among_all = largest_allotment(used, held, limit)
+            for name in ("samples", "total", "variance", "feasible"):
+                np.testing.assert_array_equal(getattr(found, name), getattr(among_all, name))
+        a, top = used.astype(float), (used + held).astype(float)
+        sparse += water_level._that_rise(a, top)[1].shape[1] < labels
+    assert sparse > 50
+
+
 def test_whole_samples_never_exceed_fractions_and_stay_within_one_level_of_them() -> None:
     for used, held, limit in random_states(300, seed=7):
         whole = largest_allotment(used, held, limit)

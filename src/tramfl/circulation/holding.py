@@ -117,8 +117,8 @@ def _decide(state: State) -> Step:
     assert isinstance(phase, Gathering)
     nobody = (math.nan, math.nan, None)
     reports = [phase.reports.get(node, nobody) for node in range(state.nodes)]
-    outlook = tuple(r[2] for r in reports) if any(r[2] is not None for r in reports) else ()
-    loads = Loads(tuple(r[0] for r in reports), tuple(r[1] for r in reports), outlook)
+    flops, bandwidth, outlooks = zip(*reports, strict=True)
+    loads = Loads(flops, bandwidth, outlooks if any(outlooks) else ())
     absent = frozenset(range(state.nodes)).difference(phase.reports, phase.attempt.excluded)
     state, ticket = issue(replace(state, absent=absent))
     state = replace(state, phase=Deciding(ticket, phase.attempt, loads))

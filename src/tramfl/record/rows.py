@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from heapq import nsmallest
 from pathlib import Path
 
 import msgspec
+import numpy as np
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
@@ -52,7 +54,12 @@ def _in_steps(values: tuple[float | None, ...]) -> tuple[tuple[float | None, ...
     """`values` as whole numbers of steps, and the step: a power of ten, a ten-thousandth of the largest or less."""
     largest = max((value for value in values if value is not None), default=1.0)
     step = 10.0 ** (math.floor(math.log10(largest)) - 3) if largest > 0 else 1.0
-    return tuple(None if value is None else round(value / step) for value in values), step
+    steps = np.rint(np.array(values, dtype=np.float64) / step)  # of None, NaN
+    missing = np.isnan(steps)
+    found: list[float | None] = np.where(missing, 0.0, steps).astype(np.int64).tolist()
+    for place in missing.nonzero()[0].tolist():
+        found[place] = None
+    return tuple(found), step
 
 
 class RowDecision(Struct, frozen=True):
@@ -139,8 +146,9 @@ def row_of(outcome: Outcome, record: Record, scores: Scores) -> Row:
     assignment = outcome.assignment
     decision, holder = assignment.decision, assignment.holder
     # JSON has neither NaN nor infinity.
-    flops = tuple(f if math.isfinite(f) else None for f in assignment.loads.flops)
-    links = tuple(b if math.isfinite(b) and n != holder else None for n, b in enumerate(assignment.loads.bandwidth))
+    flops = [f if math.isfinite(f) else None for f in assignment.loads.flops]
+    links = [b if math.isfinite(b) else None for b in assignment.loads.bandwidth]
+    links[holder] = None
     return Row(
         schema=SCHEMA if record.round == 1 else UNSET,
         round=record.round,
@@ -148,7 +156,7 @@ def row_of(outcome: Outcome, record: Record, scores: Scores) -> Row:
         holder=holder,
         node=outcome.node,
         samples=decision.samples,
-        loads=RowLoads(flops, links),
+        loads=RowLoads(tuple(flops), tuple(links)),
         compute_seconds=outcome.compute_seconds,
         transfer_seconds=outcome.transfer_seconds,
         idle_seconds=outcome.idle_seconds,
@@ -178,7 +186,7 @@ def shortened(row: Row) -> Row:
     candidates = row.decision.candidates
     decision = row.decision
     if len(candidates) > KEPT_CANDIDATES:
-        best = sorted(candidates, key=lambda c: (c.node != row.node, -c.score, c.node))[:KEPT_CANDIDATES]
+        best = nsmallest(KEPT_CANDIDATES, candidates, key=lambda c: (c.node != row.node, -c.score, c.node))
         kept = tuple(sorted(best, key=lambda c: c.node))
         decision = replace(decision, candidates=kept, weighed=len(candidates))
     loads = row.loads

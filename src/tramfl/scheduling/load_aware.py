@@ -31,15 +31,18 @@ class LoadAware(BasePolicy):
         holder = now.holder
         allotment = largest_allotment(now.used, now.stock(now.nodes), self.settings.variance_limit)
         candidates = now.weigh(now.nodes, allotment.samples, allotment.variance)
-        rows = dict(zip(now.nodes, allotment.samples, strict=True))
 
         # Ties favour the present holder: staying costs no transfer.
         within = [c for c in candidates if c.feasible]
         if within:
             able = [c for c in within if c.samples >= 1]
-            best = max(able, key=lambda c: (c.score, c.node == holder, -c.node), default=None)
+            highest = max((c.score for c in able), default=0.0)
+            tied = [c for c in able if c.score == highest]
+            best = max(tied, key=lambda c: (c.node == holder, -c.node), default=None)
             if best and worth_training(best.samples, best.score, best.score_of_waiting):
-                return now.train(best, rows[best.node], candidates, _why(best, able, holder))
+                return now.train(
+                    best, allotment.samples[now.nodes.index(best.node)], candidates, _why(best, able, holder)
+                )
             return now.skip(_why_nobody(best, self.settings), candidates)
         return closest_to_balance(now, candidates, allotment.samples)
 

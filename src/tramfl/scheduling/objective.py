@@ -8,12 +8,12 @@ for H seconds. A skipped round sends nothing: its T_round is H alone.
 
 from __future__ import annotations
 
-from tramfl.notation import Ledger
+from tramfl.scheduling.timing import Amount
 
 
-def samples_per_second(samples: int, round_seconds: float, ledger: Ledger) -> float:
-    """O3: samples over seconds of the whole run after a round with `samples` that took `round_seconds`."""
-    return (samples + ledger.samples) / (round_seconds + ledger.seconds + 1.0)
+def samples_per_second(samples: Amount, round_seconds: Amount, before: int, passed: float) -> Amount:
+    """O3 after a round of `samples` in `round_seconds`, where `before` samples took `passed` seconds."""
+    return (samples + before) / (round_seconds + passed + 1.0)
 
 
 def worth_training(samples: int, score: float, score_of_waiting: float) -> bool:

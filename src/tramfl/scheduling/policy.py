@@ -174,7 +174,7 @@ def check_decision(decision: object, loads: Loads, held: NDArray[np.int64]) -> D
         wrong = f"on compute, transfer and idle seconds {times}; each must be a number of at least 0"
     elif node is None and (any(samples) or not decision.idle_seconds > 0):
         wrong = "that nobody trains, but gave samples or no idle_seconds to wait"
-    elif node is not None and node not in loads.reporting:
+    elif node is not None and not loads.has(node):
         wrong = f"for node {node}, which did not report; {list(loads.reporting)} did"
     elif node is not None and (
         not any(samples) or any(s > stock for s, stock in zip(samples, held[node].tolist(), strict=True))

@@ -51,6 +51,15 @@ _TINY = 1e-200
 _BLOCK = 1 << 14
 """Entries of `held` handled at once: small enough that the intermediates stay in the cache."""
 
+_SPARSE = 2
+"""Nodes that hold at most one label in this many are solved over the labels that they hold."""
+
+_MANY = 20
+"""With fewer labels, finding those that a node holds takes longer than it saves."""
+
+_EXACT = 2**26
+"""C times any difference of levels stays below it: then C^2 Var at a whole level is exact, from whatever level."""
+
 _ONE = np.float64(1.0).view(np.int64)
 """The bit pattern of 1.0; with the sign bit set it is -1.0."""
 
@@ -125,14 +134,14 @@ def _counts(name: str, values: ArrayLike, whole: bool) -> NDArray[np.int64] | Re
     return array
 
 
-def _levels(a: Reals, top: Reals, limit: float) -> tuple[Reals, Reals, Reals]:
+def _levels(a: Reals, top: Reals, breakpoints: tuple[Reals, Reals], limit: float) -> tuple[Reals, Reals, Reals]:
     """For every row of `top` = a + l: the highest level with C^2 Var <= `limit`, t*, and C^2 Var there.
 
     Where none meets it, the highest level that is as good as t*.
     """
     nodes, labels = top.shape
     row = np.arange(nodes)
-    t, rising = _breakpoints(a, top)
+    t, rising = breakpoints
     w = np.empty_like(t)
     w[:, 0] = np.minimum(0.0, labels * t[:, 0] - a.sum(axis=-1))
     dw = np.subtract(t[:, 1:], t[:, :-1], out=w[:, 1:])
@@ -168,6 +177,31 @@ def _levels(a: Reals, top: Reals, limit: float) -> tuple[Reals, Reals, Reals]:
     return np.where(j < 0, t[:, -1], crossing), turn, least
 
 
+def _that_rise(a: Reals, top: Reals) -> tuple[Reals, Reals]:
+    """`a` and `top` of the labels that the nodes hold, where these are few; else both as they are.
+
+    A label with l_c = 0 never rises, so its two breakpoints change neither m nor the rise. Only the lowest a_c is
+    needed, as the level to begin from: w <= 0 there. It also fills the rows of nodes that hold fewer labels. The
+    answer may be another level at which the labels are filled alike, so sums must be exact to come out the same.
+    """
+    labels = top.shape[1]
+    lowest = a.min()
+    if a.ndim == 2 or labels < _MANY or labels * (top.max() - lowest + 1.0) >= _EXACT:
+        return a, top
+    held = top > a
+    count = np.count_nonzero(held, axis=1)
+    width = int(count.max()) + 1
+    if _SPARSE * width > labels:
+        return a, top
+    row, label = held.nonzero()
+    column = np.arange(row.size) - np.repeat(count.cumsum() - count, count)
+    starts = np.full((len(top), width), lowest)
+    ends = starts.copy()
+    starts[row, column] = a[label]
+    ends[row, column] = top[row, label]
+    return starts, ends
+
+
 def _breakpoints(a: Reals, top: Reals) -> tuple[Reals, Reals]:
     """The sorted breakpoints of every row, and how many labels rise from each to the next."""
     # The last bit of each number tells where a label starts (0) from where it is full (1), so that one plain
@@ -189,7 +223,7 @@ def _breakpoints(a: Reals, top: Reals) -> tuple[Reals, Reals]:
 def _fractions(a: Reals, top: Reals, limit: float) -> tuple[Reals, Reals, NDArray[np.bool_]]:
     """The continuous optimum: samples, variance, feasible."""
     labels = top.shape[1]
-    level, turn, least = _levels(a, top, limit * labels**2)
+    level, turn, least = _levels(a, top, _breakpoints(a, top), limit * labels**2)
     y, variance = _filled(a, top, level)
     # With large counts and a small V one unit in the level's last place is a violation: stay below it.
     over = (variance > limit * (1.0 + MARGIN)) & (level > turn)
@@ -214,7 +248,7 @@ def _whole_samples(a: Reals, top: Reals, limit: float) -> tuple[Reals, Reals, ND
     # Aimed half-way between V and what the test admits, so that rounding on either side costs no sample.
     aim = limit * labels * labels * (1.0 + 0.5 * MARGIN)
     admitted = limit * labels * labels * (1.0 + MARGIN)
-    highest, turn, _ = _levels(a, top, aim)
+    highest, turn, _ = _levels(a, top, _breakpoints(*_that_rise(a, top)), aim)
     level = np.floor(highest * (1.0 + _ULPS))
     y, below, scaled = _spread(a, top, level)
     feasible = scaled <= admitted

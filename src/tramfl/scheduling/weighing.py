@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import repeat
 
 import numpy as np
 from msgspec import Struct
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from tramfl.notation import Candidate, Decision, Ledger, Loads, ModelCost, NodeId, Reals
 from tramfl.scheduling.objective import samples_per_second
 from tramfl.scheduling.policy import PolicySettings
-from tramfl.scheduling.timing import compute_seconds, idle_seconds, transfer_seconds
+from tramfl.scheduling.timing import compute_seconds, transfer_seconds
 from tramfl.scheduling.water_level import largest_allotment
 
 
@@ -72,19 +73,21 @@ class Round(Struct, frozen=True, eq=False):
         """Each node's predicted times and scores, had it trained its row of `samples`."""
         if variance is None:
             variance = _label_variances(self.used + samples)
-        waiting = samples_per_second(0, self.settings.wait_seconds, self.ledger)
+        before, passed = self.ledger.samples, self.ledger.seconds
+        waiting = samples_per_second(0, self.settings.wait_seconds, before, passed)
         within = self.settings.variance_limit * (1.0 + 1e-9)
-        return tuple(
-            self._candidate(node, total, spread, spread <= within, waiting)
-            for node, total, spread in zip(nodes, samples.sum(axis=1).tolist(), variance.tolist(), strict=True)
-        )
-
-    def _candidate(self, node: NodeId, total: int, variance: float, feasible: bool, waiting: float) -> Candidate:
-        compute = compute_seconds(total, self.cost, self.loads.flops[node])
-        transfer = 0.0 if node == self.holder else transfer_seconds(self.cost, self.loads.bandwidth[node])
-        idle = idle_seconds(total, self.settings.wait_seconds)
-        score = samples_per_second(total, compute + transfer, self.ledger) if not idle else waiting
-        return Candidate(node, total, compute, transfer, score, waiting, variance, feasible)
+        where = np.array(nodes)
+        totals = samples.sum(axis=1)
+        trained = totals.astype(np.float64)
+        compute = compute_seconds(trained, self.cost, np.array(self.loads.flops)[where])
+        transfer = transfer_seconds(self.cost, np.array(self.loads.bandwidth)[where])
+        transfer[where == self.holder] = 0.0
+        scores = samples_per_second(trained, compute + transfer, before, passed)
+        scores[totals < 1] = waiting
+        columns = (totals, compute, transfer, scores, variance, variance <= within)
+        total, compute_of, transfer_of, score, spread, feasible = (column.tolist() for column in columns)
+        waits = repeat(waiting, len(nodes))
+        return tuple(map(Candidate, nodes, total, compute_of, transfer_of, score, waits, spread, feasible))
 
     def train(
         self,

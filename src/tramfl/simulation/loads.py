@@ -216,18 +216,15 @@ class _Shares:
         nodes = self._capacity.size
         low, high = self._settings.compute_share
         flops = self._capacity * (low + (high - low) * draws[:nodes])
-        low, high = self._settings.bandwidth_share
-        links = np.empty(self.count - nodes + 1)
-        links[:-1] = self._settings.bandwidth * (low + (high - low) * draws[nodes:])
-        links[-1] = math.inf
-        return RoundLoads(flops.tolist(), _Links(links, self._pair))
+        return RoundLoads(flops.tolist(), _Links(draws[nodes:], self._pair, self._settings))
 
 
 class _Links(Sequence[list[float]]):
-    """The links of every node, made into a list for the nodes that are asked for: a round needs one of them."""
+    """The links of every node, worked out for the nodes that are asked for: a round needs one of them."""
 
-    def __init__(self, links: Reals, pair: NDArray[np.intp]) -> None:
-        self._links, self._pair = links, pair
+    def __init__(self, draws: Reals, pair: NDArray[np.intp], settings: LoadModel) -> None:
+        """`pair` has, for every link, its place in `draws`; one to oneself has a place past their end."""
+        self._draws, self._pair, self._settings = draws, pair, settings
 
     def __len__(self) -> int:
         return len(self._pair)
@@ -237,7 +234,11 @@ class _Links(Sequence[list[float]]):
     @overload
     def __getitem__(self, node: slice) -> list[list[float]]: ...
     def __getitem__(self, node: int | slice) -> list[float] | list[list[float]]:
-        found: list[Any] = self._links.take(self._pair[node]).tolist()
+        pair = self._pair[node]
+        low, high = self._settings.bandwidth_share
+        links = self._settings.bandwidth * (low + (high - low) * self._draws.take(pair, mode="clip"))
+        links[pair == self._draws.size] = math.inf
+        found: list[Any] = links.tolist()
         return found
 
     def __eq__(self, other: object) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
@@ -502,7 +503,8 @@ class World:
     def _discard(self, process: Process, command: do.Discard) -> None:
         for digest in command.digests:
             process.disk.pop(digest, None)
-            if not any(digest in other.disk for other in (*self.sites, *self.former)):
+            # Nodes drop their first weights in the order of their numbers, so the last ones still have them.
+            if not any(digest in other.disk for other in chain(reversed(self.sites), self.former)):
                 self.learner.discard(digest)
 
     def _cancel(self, process: Process, command: do.CancelSend | do.CancelTraining) -> None:
@@ -585,11 +587,14 @@ class World:
 
     def _spread_news(self, versioned: Versioned) -> None:
         """Notify every node, the author too: it may have been started anew since it asked for the swap."""
-        for process in (*self.sites, *self.former):
+        processes = [*self.sites, *self.former]
+        if self._calm:
             # Where nothing fails, a follower without weights has nothing to do with the news until the model comes.
-            idle = not process.disk and isinstance(process.state.phase, Following)
-            if self._calm and idle and process.node != versioned.record.holder:
-                continue
+            holder = versioned.record.holder
+            processes = [
+                p for p in processes if p.disk or p.state.me == holder or not isinstance(p.state.phase, Following)
+            ]
+        for process in processes:
             if self.hears(process):
                 # A lost notice is sent again; a node that is cut off sees the record when it is back in touch.
                 seconds = self.conditions.message(REGISTER, process.node)
