@@ -188,7 +188,10 @@ TINY = ("run", "--no-training", "--rounds", "2", "--out", "run")
         ([*TINY, "--set", "training"], ["--set training", "key=value", "--set training.batch_size=64"]),
         ([*TINY, "--set", "=3"], ["--set =3", "key=value"]),
         ([*TINY, "--set", "seed.x=3"], ["`seed` is a value, not a table"]),
-        ([*TINY, "--set", "loads.kind=heavy"], ["`loads.kind`", "uniform, constant, ar1, replay"]),
+        (
+            [*TINY, "--set", "loads.kind=heavy"],
+            ["`loads.kind`", "uniform, constant, heterogeneous, ar1, daily, bursts, trace, replay"],
+        ),
         ([*TINY, "--set", "loads.kind=replay"], ["`loads.trace` is missing", "rounds.jsonl"]),
         ([*TINY, "--set", "loads.flops=[1.0, 2.0]"], ["`loads.flops` has 2 numbers", "5 nodes"]),
         ([*TINY, "--set", "partition.layout=ring"], ["ring", "5-uneven"]),

@@ -268,6 +268,9 @@ def _flat(row: Row) -> dict[str, Any]:
     table.update(metrics if isinstance(metrics, dict) else {})
     table["samples"] = sum(row.samples)
     table.pop("used")
+    actual = table.pop("actual")
     if row.node is not None:
         table.update(flops=loads.flops[row.node], bandwidth=loads.bandwidth[row.node])
+        if actual is not msgspec.UNSET:
+            table.update(actual_flops=actual.flops[row.node], actual_bandwidth=actual.bandwidth[row.node])
     return table
