@@ -213,3 +213,16 @@ def test_a_local_ray_gives_the_same_rows_as_processes_do_and_the_same_sentence_w
 
 def test_a_ray_address_where_nobody_answers_is_refused(process: Process) -> None:
     ended(process(*TINY, "--ray", "nowhere")).refused("--ray nowhere", "--ray local")
+
+
+def test_the_table_of_regimes_is_in_the_json_too(cli: Cli, tmp_path: Path) -> None:
+    done = cli(*SCHEDULES, "--seeds", "1", "--regimes", "--format", "json", "digits-5-uneven")
+    assert done.code == 0, done.err
+    rows = json.loads(done.out)["regimes"]
+    assert {row["policy"] for row in rows} == {"load-aware", "random"}
+    assert {row["scenario"].partition(",")[2] for row in rows} >= {"independent", "slots-blend", "bursts"}
+    for row in rows:
+        assert row["ratio"] > 0
+        assert row["ratio"] == 1 or row["policy"] == "random"
+        assert row["low"] is row["high"] is None, "one seed has no interval"
+    assert (tmp_path / "grid/regimes.svg").exists()

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Annotated
@@ -32,7 +32,7 @@ from tramfl.cli.warn import warn_in_one_line
 from tramfl.notation import BadInput
 from tramfl.record import write_atomically
 from tramfl.reporting import as_data, differences, load_runs, times_to_target, verdict
-from tramfl.reporting.regimes import as_svg, regime_table, time_ratios
+from tramfl.reporting.regimes import Ratios, as_rows, as_svg, regime_table, time_ratios
 from tramfl.scheduling.policy import policy_named
 from tramfl.simulation.grid import cells, finished, play_all, play_on_ray, seeds_from, variants
 from tramfl.simulation.play import Request
@@ -101,14 +101,14 @@ def compare(
     requests = cells(found, names, seeds_from(seeds), out, template)
     play_grid(requests, jobs, ray, quiet or format is Format.json)
     folders = [request.out for request in requests if request.out is not None]
-    conclude(folders, out, format, quiet)
-    if regimes:
-        print_regimes(folders, names, out, format)
+    ratios = time_ratios(load_runs(folders), names) if regimes else None
+    conclude(folders, out, format, quiet, {} if ratios is None else {"regimes": as_rows(ratios)})
+    if ratios is not None:
+        draw_regimes(ratios, names, out, format)
 
 
-def print_regimes(folders: list[Path], policies: Sequence[str], out: Path, format: Format) -> None:
-    """Print each policy's time over the first one's on every kind of load, and draw it."""
-    ratios = time_ratios(load_runs(folders), policies)
+def draw_regimes(ratios: Ratios, policies: Sequence[str], out: Path, format: Format) -> None:
+    """Draw each policy's time over the first one's on every kind of load, and print it."""
     write_atomically(out / "regimes.svg", as_svg(ratios, policies).encode())
     if format is not Format.json:
         Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else LOG_WIDTH).print(
@@ -153,8 +153,13 @@ def axes_from(grid: Sequence[str]) -> dict[str, list[str]]:
     return axes
 
 
-def conclude(folders: list[Path], out: Path, format: Format, quiet: bool) -> None:
-    """Print which policy won, and where to read more; the page has every run in `out`."""
+def conclude(
+    folders: list[Path], out: Path, format: Format, quiet: bool, more_data: Mapping[str, object] | None = None
+) -> None:
+    """Print which policy won, and where to read more; the page has every run in `out`.
+
+    `more_data` is added to what is printed as JSON.
+    """
     runs = load_runs(folders)
     page = write_report([out, *folders], out)
     if format is Format.json:
@@ -163,6 +168,7 @@ def conclude(folders: list[Path], out: Path, format: Format, quiet: bool) -> Non
             "times_to_target": as_data(times_to_target(runs)),
             "times_held": as_data(times_to_target(runs, "held")),
             "differences": as_data(differences(runs)),
+            **(more_data or {}),
         }
         print(json.dumps(found, indent=2))
         return

@@ -31,7 +31,7 @@ from tramfl.cli.report import write_report
 from tramfl.config import ACCURACY, Scenario
 from tramfl.notation import BadInput
 from tramfl.record import CONFIG_FILE, Resolved, Row, RunFolder, Summary, folder_name
-from tramfl.reporting.summary import percent, rounds_text, seconds
+from tramfl.reporting.summary import percent, regret_text, rounds_text, seconds
 from tramfl.simulation.experiment import Experiment
 from tramfl.simulation.play import Request, check_own, play
 from tramfl.simulation.scenarios import DEFAULT, scenario_from
@@ -166,6 +166,8 @@ def _print(summary: Summary, metric: str) -> None:
         f" ({summary.skipped_rounds:,} skipped), {summary.samples:,} samples in {seconds(summary.total_seconds)} s of"
         " virtual time."
     )
+    if summary.regret:
+        console.print(f"  regret: {regret_text(summary.regret)}")
     for target, after in summary.seconds_to_target.items():
         if summary.test_accuracy is not None or metric != ACCURACY:
             reached = f"first reached after {seconds(after)} s" if after is not None else "not reached"

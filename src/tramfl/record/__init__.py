@@ -30,7 +30,7 @@ from tramfl.record.rows import (
 )
 from tramfl.record.schema import SCHEMA, check_json, read_config
 from tramfl.record.snapshot import Doing, Now, RunState, SiteNow
-from tramfl.record.summary import Summary, Tally, summary_of
+from tramfl.record.summary import Regret, Summary, Tally, summary_of
 from tramfl.record.tail import RowTail
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "Doing",
     "Milestones",
     "Now",
+    "Regret",
     "Resolved",
     "Row",
     "RowDecision",

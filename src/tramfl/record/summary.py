@@ -13,6 +13,14 @@ from tramfl.record.rows import Row
 from tramfl.record.schema import SCHEMA
 
 
+class Regret(Struct, frozen=True):
+    """How much longer a run took than with an oracle, for as many samples."""
+
+    seconds: float
+    ratio: float
+    """The run's seconds over the oracle's."""
+
+
 class Summary(Struct, frozen=True, kw_only=True):
     """What a run came to."""
 
@@ -43,6 +51,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     test_accuracy: float | None = None
     """As measured last."""
     cost: ModelCost
+    regret: Regret | UnsetType = UNSET
+    """Only of a finished run whose policy was given predictions of the loads."""
 
 
 class Tally(Struct, frozen=True, kw_only=True):

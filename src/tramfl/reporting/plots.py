@@ -14,11 +14,12 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from msgspec import UNSET
 
 from tramfl.reporting import series
 from tramfl.reporting.colours import COMPUTE, LOST, TRANSFER, WAITING, Look
 from tramfl.reporting.runs import Run, virtual
-from tramfl.reporting.summary import percent, seconds
+from tramfl.reporting.summary import percent, regret_text, seconds
 
 POINTS = 800
 BUBBLES_PER_NODE = 60
@@ -65,7 +66,9 @@ def comparison(runs: Sequence[Run], looks: Looks) -> list[Plot]:
 
 def inside(runs: Sequence[Run], looks: Looks) -> list[Plot]:
     """The figures that look into one run at a time, with a view for each run."""
+    foreseen = [_one_by_one("foreseen", "Predicted and actual times", runs, _foreseen, looks)]
     return [
+        *(foreseen if any(row.actual is not UNSET for run in runs for row in run.rows) else []),
         _one_by_one("usage", "Data usage by node", runs, _node_usage, looks),
         _one_by_one("labels", "Samples per label and their balance", runs, _label_usage, looks),
         _one_by_one("route", "Route of the model", runs, _route, looks, wide=True),
@@ -235,6 +238,43 @@ def _one_by_one(
     """A figure with a view, and words for it, for each run."""
     views, words = zip(*(view(run, looks[run.policy].colour) for run in runs), strict=True)
     return Plot(key, title, words[0], list(views), wide, list(words))
+
+
+def _foreseen(run: Run, colour: str) -> tuple[Spec, str]:
+    """Seconds of every round that trained: as predicted, as passed, and their ratio."""
+    step = max(1, len(run.rows) // POINTS)
+    rows = [row for row in run.rows if row.node is not None and row.decision.predicted_seconds > 0]
+    took = [row.compute_seconds + row.transfer_seconds for row in rows]
+    ratios = [actual / row.decision.predicted_seconds for row, actual in zip(rows, took, strict=True)]
+    data: Spec = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": _short([row.decision.predicted_seconds for row in rows][::step]),
+        "y": _short(took[::step]),
+        "customdata": [[row.round, float(f"{ratio:.4g}")] for row, ratio in zip(rows, ratios, strict=True)][::step],
+        "marker": {"size": 5, "color": colour, "opacity": 0.6},
+        "hovertemplate": "round %{customdata[0]}: %{x:.4g} s predicted, %{y:.4g} s passed, ratio %{customdata[1]}"
+        "<extra></extra>",
+    }
+    layout = _layout("Predicted seconds of a round", "Actual seconds", legend=False)
+    layout["xaxis"] |= {"type": "log"}
+    layout["yaxis"] |= {"type": "log"}
+    if rows:
+        ends = [min(took + data["x"]), max(took + data["x"])]
+        layout["shapes"] = [
+            {"type": "line", "x0": ends[0], "y0": ends[0], "x1": ends[1], "y1": ends[1]}
+            | {"line": {"width": 1, "dash": "dot", "color": "#888888"}}
+        ]
+        low, middle, high = np.quantile(ratios, (0.1, 0.5, 0.9)).tolist()
+        words = (
+            "A dot is a round that trained; on the dotted line it took as long as predicted. Actual over predicted:"
+            f" {middle:.2f} in the median, {low:.2f} to {high:.2f} in eight of ten rounds."
+        )
+    else:
+        words = "No round trained."
+    if run.summary.regret:
+        words += f" The run took {regret_text(run.summary.regret)}."
+    return {"data": [data], "layout": layout}, words
 
 
 def _node_usage(run: Run, colour: str) -> tuple[Spec, str]:

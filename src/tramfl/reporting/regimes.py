@@ -47,6 +47,18 @@ def _interval(logs: list[float]) -> Interval:
     return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
 
 
+def as_rows(ratios: Ratios) -> list[dict[str, str | float | None]]:
+    """The ratios for JSON; the ends of an interval are null where there is one seed."""
+    return [
+        {"scenario": scenario, "policy": policy}
+        | {
+            name: value if math.isfinite(value) else None
+            for name, value in zip(("ratio", "low", "high"), interval, strict=True)
+        }
+        for (scenario, policy), interval in ratios.items()
+    ]
+
+
 def regime_table(ratios: Ratios, policies: Sequence[str]) -> Table:
     """One row a kind of load, one column a policy; the least is marked."""
     table = Table(title=f"seconds a sample over those of {policies[0]}, with 95 % confidence intervals")

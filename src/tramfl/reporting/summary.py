@@ -14,6 +14,7 @@ from typing import Any, Literal
 from rich.table import Table
 from rich.text import Text
 
+from tramfl.record import Regret
 from tramfl.reporting.colours import in_order
 from tramfl.reporting.intervals import half_width, mean_of
 from tramfl.reporting.runs import Run, by_scenario
@@ -222,3 +223,9 @@ def _with_winner(entries: Sequence[TargetTime]) -> list[TargetTime]:
 
 def _terminal_cell(time: TargetTime) -> Text:
     return Text(f"★ {cell_text(time)}", style="bold green") if time.wins else Text(cell_text(time))
+
+
+def regret_text(regret: Regret) -> str:
+    """How much longer a run took than with an oracle, in a few words."""
+    much = f"{seconds(abs(regret.seconds))} s {'longer' if regret.seconds >= 0 else 'shorter'}"
+    return f"{much} than with loads known exactly ({regret.ratio:.3f} times as long)"

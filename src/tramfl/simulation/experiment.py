@@ -19,7 +19,7 @@ from tramfl.circulation.custody import Record, first_record
 from tramfl.config import Scenario
 from tramfl.draws import first_holder
 from tramfl.notation import BadInput, Counts, Digest, ModelCost, NodeId
-from tramfl.record import Row, RowLoads, Scores, Summary, Tally, is_test_due, ledger_after, row_of, shortened
+from tramfl.record import Regret, Row, RowLoads, Scores, Summary, Tally, is_test_due, ledger_after, row_of, shortened
 from tramfl.scheduling.policy import Policy, PolicySettings, as_policy, policy_named
 from tramfl.simulation.loads import LoadSource, load_source
 from tramfl.simulation.own_loads import checked
@@ -110,6 +110,8 @@ class Experiment:
         self.reached = Reached(tally, setting.initial, skipped=bool(done) and done[-1].node is None)
         self.stopped: str | None = None
         """Why the run ends although its budget does not, if it does."""
+        self.regret: Regret | None = None
+        """How much longer the run took than with an oracle, once that is known."""
         self._closed: deque[CloseRound] = deque()
         self._learner = _KeepsLast(setting.learner)
         # Of drawn and constant loads it is known that every node reports in every round; a file may lack some.
@@ -203,9 +205,10 @@ class Experiment:
 
     def summary(self) -> Summary:
         """What the run has come to so far."""
-        return self.reached.tally.summary(
+        found = self.reached.tally.summary(
             self.scenario, self.setting.cost, finished=self.finished, stopped=self.stopped
         )
+        return found if self.regret is None else replace(found, regret=self.regret)
 
 
 def _policy(own: Any, scenario: Scenario) -> Policy:

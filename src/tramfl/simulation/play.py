@@ -19,6 +19,7 @@ from tramfl.notation import BadInput, Counts
 from tramfl.record import MODEL_FILE, Resolved, Row, RunFolder, is_past_a_limit, ledger_after
 from tramfl.simulation.experiment import Experiment, Setting
 from tramfl.simulation.loads import LoadSource
+from tramfl.simulation.regret import regret_of
 from tramfl.simulation.scenarios import LIMITS, difference
 from tramfl.simulation.setting import scheduling_only, with_training
 
@@ -69,12 +70,18 @@ def play(
         if folder is not None:
             _check(folder, request)  # before data is loaded, or even fetched
         experiment, learner, done = _prepare(folder, request, app, policy, loads, report)
+
+        def conclude() -> None:
+            # A policy object of the caller's own may count its calls: no second run is played with it.
+            experiment.regret = regret_of(experiment, loads) if policy is None else None
+
         if folder is not None:
-            _into(folder, request, experiment, learner, done, observe)
+            _into(folder, request, experiment, learner, done, observe, conclude)
             return experiment
     for row in experiment.rounds():
         if observe is not None:
             observe(experiment, row)
+    conclude()
     return experiment
 
 
@@ -176,6 +183,7 @@ def _into(
     learner: Learner | None,
     done: list[Row],
     observe: Observe | None,
+    conclude: Callable[[], None],
 ) -> None:
     scenario, resolved = experiment.scenario, _resolved(request, experiment.setting)
     writer = folder.resume(done, scenario, resolved) if request.resume else folder.begin(scenario, resolved)
@@ -191,6 +199,7 @@ def _into(
                 saved_at = time.monotonic()
             if observe is not None:
                 observe(experiment, row)
+        conclude()
     except KeyboardInterrupt:
         # The folder below is what makes the run resumable; the caller sees it in the summary.
         pass

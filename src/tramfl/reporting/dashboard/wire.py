@@ -28,6 +28,8 @@ class WireRow(Struct, frozen=True, array_like=True):
     loss: float | None
     validation: float | None
     reason: str
+    predicted: float
+    """What the decision predicted for the whole round."""
 
 
 def wire_row(row: Row) -> WireRow:
@@ -52,6 +54,7 @@ def wire_row(row: Row) -> WireRow:
         loss=row.test_loss,
         validation=row.validation_loss,
         reason=row.decision.reason,
+        predicted=_six(row.decision.predicted_seconds),
     )
 
 

@@ -1,6 +1,12 @@
 // ---- log.js: the newest decisions, a window of them at a time -------------------------------------------------------
 const WINDOW = 40;
 
+// What the round took and what was predicted for it, where these differ.
+function foreseen(row) {
+  const same = Math.abs(row.predicted - row.duration) <= 0.005 * row.duration;
+  return same ? "" : ` · took ${seconds(row.duration)}, predicted ${seconds(row.predicted)}`;
+}
+
 class Log {
   constructor(list, { newer, older, shown, go }) {
     this.list = list;
@@ -58,7 +64,7 @@ class Log {
     button.setAttribute("aria-label", `Show round ${grouped(row.round)}`);
     const text = document.createElement("p"), times = document.createElement("small");
     text.textContent = `${row.reason} `;
-    times.textContent = `${seconds(row.total)}${row.accuracy === null ? "" : ` · ${percent(row.accuracy)}`}`;
+    times.textContent = `${seconds(row.total)}${row.accuracy === null ? "" : ` · ${percent(row.accuracy)}`}${foreseen(row)}`;
     text.append(times);
     item.append(button, text);
     return item;

@@ -1,6 +1,6 @@
 // ---- run.js: the rounds as they came, and what follows from them -------------------------------------------
 const FIELDS = ["round", "epoch", "holder", "node", "compute", "transfer", "idle", "lost", "total", "samples", "used",
-  "variance", "flops", "bandwidth", "accuracy", "loss", "validation", "reason"];
+  "variance", "flops", "bandwidth", "accuracy", "loss", "validation", "reason", "predicted"];
 const KEEP = 250; // points of a line, whatever the length of the run
 
 const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
