@@ -56,3 +56,17 @@ def test_a_place_that_cannot_be_written_is_told_in_one_sentence(cli: Cli, run: P
         done = cli(command, "a/one", "--out", place)
         done.refused(place, "cannot be written", "--out")
         assert "resumed" not in done.err
+
+
+def test_runs_of_two_machines_are_merged_and_reported_on_once(cli: Cli, tmp_path: Path) -> None:
+    for machine, seeds in (("one", "0-1"), ("two", "1-2")):
+        options = ("--no-training", "--rounds", 3, "--seeds", seeds, "--policies", "random", "--jobs", 1, "--quiet")
+        assert cli("compare", *options, "--out", machine).code == 0
+    done = cli("merge", "one", "two", "--out", "all")
+    assert done.code == 0
+    assert "3 runs added to all, 0 were there; report: all/report.html" in done.out
+    assert sorted(path.parent.name for path in (tmp_path / "all").rglob("rounds.jsonl")) == [
+        "random-0", "random-1", "random-2",
+    ]  # fmt: skip
+    assert "0 runs added to all, 3 were there" in cli("merge", "one", "two", "--out", "all").out
+    cli("merge", "nowhere", "--out", "all").refused("nowhere")

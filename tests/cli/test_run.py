@@ -7,11 +7,17 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from msgspec.structs import replace
 from safetensors import safe_open
 
+import tramfl
 from tests.conftest import Cli, Process, ended
+from tramfl.config import Budget, LoadModel
 from tramfl.notation import label_variance
+from tramfl.simulation.loads import UniformLoads
+from tramfl.simulation.scenarios import scenario_named
 
 ROW = {
     "round", "holder", "node", "samples", "loads", "compute_seconds", "transfer_seconds", "idle_seconds",
@@ -133,6 +139,57 @@ def test_a_runs_own_description_plays_it_again_as_it_was(cli: Cli, tmp_path: Pat
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     resolved = tomllib.loads((tmp_path / "b/config.toml").read_text())["resolved"]
     assert (resolved["trained"], resolved.get("threads")) == ((False, None) if len(way) == 1 else (True, 2))
+
+
+def test_data_that_changed_since_are_refused_when_a_run_is_resumed_or_played_again(cli: Cli, tmp_path: Path) -> None:
+    def write(brightness: int) -> None:
+        labels = np.arange(60) % 3
+        images = np.random.default_rng(0).integers(0, 200, (60, 4, 4), dtype=np.uint8) + np.uint8(brightness)
+        np.savez(
+            tmp_path / "scans.npz",
+            train_images=images, train_labels=labels, test_images=images, test_labels=labels, classes=["a", "b", "c"],
+        )  # fmt: skip
+
+    write(0)
+    layout = "[partition]\nlayout = 'dirichlet'\nnodes = 3\n[budget]\nrounds = 2\n"
+    (tmp_path / "mine.toml").write_text(f"dataset = 'npz:scans.npz'\n{layout}")
+    assert cli("run", "mine.toml", "--out", "run", "--quiet").code == 0
+    assert cli("run", "run/config.toml", "--out", "again", "--quiet").code == 0
+    assert cli("run", "--resume", "--out", "run", "--rounds", 3, "--quiet").code == 0
+    before = (tmp_path / "run/rounds.jsonl").read_bytes()
+
+    write(7)
+    cli("run", "--resume", "--out", "run", "--rounds", 4).refused("run: the data of npz:scans.npz have changed")
+    cli("run", "run/config.toml", "--out", "third").refused("run: the data of npz:scans.npz have changed")
+    assert (tmp_path / "run/rounds.jsonl").read_bytes() == before
+    assert not (tmp_path / "third").exists()
+
+
+def test_a_run_with_the_callers_own_objects_is_not_played_again_from_its_description(
+    cli: Cli, tmp_path: Path
+) -> None:
+    class Mine(UniformLoads):
+        pass
+
+    scenario = replace(scenario_named("mnist-10"), budget=Budget(rounds=2))
+    source = Mine(LoadModel(), np.full(10, 1e9), 0)
+    tramfl.simulate(scenario, loads=source, train=False, out=tmp_path / "own")
+    cli("run", "own/config.toml", "--out", "again").refused("own/config.toml", "the caller's own loads", "Mine")
+    cli("run", "--resume", "--out", "own", "--rounds", 3).refused("the caller's own loads", "Mine")
+    assert not (tmp_path / "again").exists()
+
+
+def test_a_policy_is_named_as_module_and_class(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "stubborn.py").write_text(
+        "from tramfl.scheduling.baselines import TimeFirst\n\n\nclass Stubborn(TimeFirst):\n    name = 'stubborn'\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    done = cli("run", "--no-training", "--rounds", 3, "--policy", "stubborn:Stubborn", "--out", "run")
+    assert done.code == 0
+    assert {row["decision"]["policy"] for row in rows(tmp_path / "run")} == {"stubborn"}
+    assert cli("run", "run/config.toml", "--out", "again").code == 0
+    assert rows(tmp_path / "again") == rows(tmp_path / "run")
+    cli("run", "--no-training", "--policy", "stubborn:Missing", "--out", "no").refused("stubborn:Missing")
 
 
 @pytest.mark.parametrize("name", ["../../escaped", "/abs", "a/b", "..", ".", "", "a\\b"])

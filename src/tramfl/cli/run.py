@@ -80,6 +80,7 @@ def run(
     else:
         wanted, before = scenario_of(scenario or DEFAULT, set_, **keys), _resolved_of(scenario)
         out = out or default_folder(wanted)
+    again = Path(scenario).parent if scenario and Path(scenario).name == CONFIG_FILE else None
     train = not no_training and before.trained is not False
     if not train and not RunFolder(out).holds_run:
         wanted = limited(wanted, ROUNDS_WITHOUT_TRAINING)
@@ -91,6 +92,7 @@ def run(
         overwrite=overwrite,
         data_dir=data_dir,
         threads=threads or before.threads or 1,
+        again=again,
         keep_rows=False,
     )
     summary = _play(request, track or [], quiet or format is Format.json)

@@ -172,9 +172,12 @@ def simulate(
         for kind, thing in given
         if thing is not None and not isinstance(thing, str) and (kind != "policy" or reference_to(thing) is None)
     }
+    again = None
     if isinstance(scenario, str | Path) and Path(scenario).name == CONFIG_FILE:
-        check_own(RunFolder(Path(scenario).parent), own)
+        again = Path(scenario).parent
+        check_own(RunFolder(again), own)
     request = Request(
+        again=again,
         own=own,
         data=None if data is None else fingerprint(data),
         scenario=found,
@@ -264,6 +267,7 @@ def _flat(row: Row) -> dict[str, Any]:
     loads = table.pop("loads").in_full
     table.update(policy=decision.policy, reason=decision.reason, predicted_seconds=decision.predicted_seconds)
     table.pop("schema")  # of the file, not of the round
+    table.pop("actual")  # of every node, where the decision was made from other loads
     metrics = table.pop("metrics")
     table.update(metrics if isinstance(metrics, dict) else {})
     table["samples"] = sum(row.samples)

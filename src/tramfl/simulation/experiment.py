@@ -46,7 +46,7 @@ class Setting:
     initial: Digest = "w0"
     """The weights the run begins, or goes on, with."""
     data: str | None = None
-    """Fingerprint of the data; None where there are none, or where the caller has it."""
+    """Fingerprint of the data; None where there are none, or where they are a data set known by name."""
 
 
 class _KeepsLast:

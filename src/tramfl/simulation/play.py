@@ -49,6 +49,8 @@ class Request(Struct, frozen=True, kw_only=True):
     """The caller's own objects that take part, which no scenario can name: policy, loads, data or model."""
     data: str | None = None
     """Fingerprint of the caller's own data."""
+    again: Path | None = None
+    """The folder of a run that is played again from its config.toml: the data must be those of that run."""
     keep_rows: bool = True
     """Keep the rows in memory; without, they are in the folder alone."""
 
@@ -116,8 +118,11 @@ def _prepare(
         )
     else:
         setting = scheduling_only(request.scenario)
+    if request.again is not None:
+        _check_data(RunFolder(request.again), request, setting)
     done: list[Row] = []
     if folder is not None and request.resume:
+        _check_data(folder, request, setting)
         done, setting = _take_up(folder, request.scenario.budget, setting, learner)
         if loads is not None:
             _check_loads(folder, done, loads)
@@ -232,6 +237,18 @@ def _take_up(
             " or another folder with --out."
         )
     return rows, setting
+
+
+def _check_data(folder: RunFolder, request: Request, setting: Setting) -> None:
+    """BadInput where the data that the scenario names are not those that the run in the folder was played on."""
+    before, now, named = folder.resolved().data, setting.data, folder.scenario()
+    same = (named.dataset, named.app) == (request.scenario.dataset, request.scenario.app)
+    if same and request.data is None and None not in (before, now) and before != now:
+        what = request.scenario.app or request.scenario.dataset
+        raise BadInput(
+            f"{folder.path}: the data of {what} have changed since the run there was played: their fingerprint was"
+            f" {before} and is {now}; bring the former data back, or play a new run."
+        )
 
 
 def _check_loads(folder: RunFolder, rows: Sequence[Row], loads: LoadSource) -> None:

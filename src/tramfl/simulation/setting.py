@@ -17,7 +17,8 @@ from tramfl.config import Scenario
 from tramfl.draws import generator
 from tramfl.learning.app import App, app_of
 from tramfl.learning.chance import Purpose
-from tramfl.learning.data.datasets import data_folder
+from tramfl.learning.data.datasets import NAMES, data_folder
+from tramfl.learning.data.fingerprint import fingerprint
 from tramfl.learning.data.own import load_data
 from tramfl.learning.data.partition import LABEL_COUNTS, PAPER_LAYOUTS, divide, held_counts, share_counts
 from tramfl.notation import BadInput, Counts, Digest, ModelCost, NodeId
@@ -110,15 +111,27 @@ def with_training(
     if scenario.partition.held is not None:
         raise BadInput("partition.held is a table of counts without data: add --no-training, or leave the key out.")
     try:
-        from tramfl.learning.training.learner import build_learner, use_threads
+        from tramfl.learning.training.learner import build_learner, data_of, use_threads
     except ImportError as error:
         raise BadInput(
             f"training needs {error.name}: install it with pip install 'tramfl[torch]', or add --no-training."
         ) from None
     if threads is not None:
         use_threads(threads)
-    learner = build_learner(scenario, data_dir, app=app, report=report)
-    setting = Setting(learner.held, learner.cost, learner.labels, learner, _Judge(learner), learner.initial())
+    app = app or app_of(scenario)
+    data = data_of(scenario, app, data_dir, report=report)
+    learner = build_learner(scenario, data_dir, app=app, dataset=data)
+    # The data sets known by name are checked when they are fetched, and are the same everywhere.
+    known = app.data is None and scenario.dataset in NAMES
+    setting = Setting(
+        learner.held,
+        learner.cost,
+        learner.labels,
+        learner,
+        _Judge(learner),
+        learner.initial(),
+        None if known else fingerprint(data),
+    )
     return setting, learner
 
 
