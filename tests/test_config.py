@@ -97,7 +97,7 @@ def test_keys_that_are_not_set_are_left_out() -> None:
     assert table["cost"] == {}
     assert table["budget"] == {"targets": (), "metric": "accuracy", "rounds": 5}
     assert "trace" not in table["loads"]
-    assert "trace" not in as_toml(Scenario())
+    assert "trace =" not in as_toml(Scenario())
 
 
 @pytest.mark.parametrize(
