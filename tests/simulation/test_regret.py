@@ -10,6 +10,9 @@ from msgspec.structs import replace
 
 from tramfl.config import Budget, LoadModel, Scenario
 from tramfl.record import Regret, RunFolder
+from tramfl.reporting import load_runs
+from tramfl.reporting.colours import looks
+from tramfl.reporting.plots import inside
 from tramfl.reporting.summary import regret_text
 from tramfl.simulation.play import Request, play
 from tramfl.simulation.scenarios import scenario_named
@@ -52,3 +55,16 @@ def test_a_resumed_run_has_the_regret_of_one_that_never_stopped(tmp_path: Path) 
 def test_a_run_faster_than_its_oracle_says_so() -> None:
     assert regret_text(Regret(-2.0, 0.5)).startswith("2.00 s shorter")
     assert regret_text(Regret(2.0, 1.5)) == "2.00 s longer than with loads known exactly (1.500 times as long)"
+
+
+def test_the_page_sets_predicted_against_actual_times_only_where_rows_have_both(tmp_path: Path) -> None:
+    for number, (prediction, there) in enumerate((("last", True), (None, False))):
+        wanted = scenario(prediction=prediction) if prediction else replace(scenario(), loads=LoadModel())
+        play(Request(scenario=wanted, train=False, out=tmp_path / str(number)))
+        runs = load_runs([tmp_path / str(number)])
+        figures = {plot.key: plot for plot in inside(runs, looks([runs[0].policy]))}
+        assert ("foreseen" in figures) == there
+        if there:
+            assert "longer than with loads known exactly" in figures["foreseen"].words
+            trained = [row for row in runs[0].rows if row.node is not None]
+            assert len(figures["foreseen"].views[0]["data"][0]["y"]) == len(trained)
