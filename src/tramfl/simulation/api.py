@@ -267,7 +267,6 @@ def _flat(row: Row) -> dict[str, Any]:
     loads = table.pop("loads").in_full
     table.update(policy=decision.policy, reason=decision.reason, predicted_seconds=decision.predicted_seconds)
     table.pop("schema")  # of the file, not of the round
-    table.pop("actual")  # of every node, where the decision was made from other loads
     metrics = table.pop("metrics")
     table.update(metrics if isinstance(metrics, dict) else {})
     table["samples"] = sum(row.samples)
