@@ -40,7 +40,7 @@ $(VENV)/docs: $(VENV)/installed
 
 docs: export NO_MKDOCS_2_WARNING := 1
 docs: $(VENV)/docs ## Build the documentation in site/, and check every link
-	$(BIN)/python -m mkdocs build --strict --quiet
+	$(BIN)/python -m mkdocs build --strict
 	$(BIN)/python -m scripts.docs.check_site site
 	@echo "Open site/index.html"
 

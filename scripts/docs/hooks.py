@@ -8,7 +8,7 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-from scripts.docs import commands, events, python_api, settings
+from scripts.docs import commands, events, python_api, settings, state_diagram
 
 ROOT = Path(__file__).parents[2]
 PROJECT_PAGES = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
@@ -30,8 +30,12 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Let links to files that are in the repository but not on the site be plain text."""
-    return re.sub(r"\[([^\]]+)\]\((?:\.\./)+(?:examples|benchmarks|scripts|src|tests)/[^)]*\)", r"\1", markdown)
+    """Draw state diagrams, and let links to files that are in the repository but not on the site be plain text."""
+    return re.sub(
+        r"\[([^\]]+)\]\((?:\.\./)+(?:examples|benchmarks|scripts|src|tests)/[^)]*\)",
+        r"\1",
+        state_diagram.drawn(markdown),
+    )
 
 
 def _from_root(name: str) -> str:

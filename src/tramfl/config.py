@@ -79,7 +79,7 @@ class LoadModel(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     slot_seconds: Positive = 1.0
     """slot: how long a load stays as it is."""
     prediction: Literal["oracle", "last", "ewma", "ar1", "blend"] | NotNegative | Noise = "oracle"
-    """What a policy is told: the loads themselves (oracle), a prediction from the past, or the loads with noise."""
+    """What a policy sees: the loads themselves (oracle), a prediction from the past, or the loads with noise."""
     flops: Positive | tuple[Positive, ...] = 10e12
     """r_i: FLOPS of each node when idle (one number for all, or one per node)."""
     bandwidth: Positive = 200e6

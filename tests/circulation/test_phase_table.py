@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import get_args
 
 import pytest
 
+from scripts.docs.state_diagram import PLACES, drawn
 from scripts.phase_table import DOCUMENT, diagram, table, written
 from tramfl.circulation import machine
 from tramfl.circulation.events import AnyEvent
@@ -41,3 +43,13 @@ def test_a_rule_that_changes_changes_the_table_and_the_diagram(monkeypatch: pyte
     assert "| Deciding | Decided | toss a coin | Waiting |" in table()
     assert table() != before[0]
     assert diagram() != before[1]
+
+
+def test_the_picture_on_the_site_has_every_phase_and_every_event_of_the_diagram() -> None:
+    text = drawn(f"before\n\n{diagram()}\n\nafter")
+    assert text.startswith("before\n\n<div")
+    assert text.endswith("</div>\n\nafter")
+    assert "mermaid" not in text
+    assert set(PLACES) == {phase.__name__ for phase in get_args(Phase)} | {"news"}
+    for step in re.findall(r"^ *\w+ --> \w+: (.*)$", diagram(), re.MULTILINE):
+        assert all(event in text for event in step.split(" or ")), step

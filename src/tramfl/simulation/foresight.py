@@ -1,6 +1,6 @@
 """What the nodes say of their loads: the loads themselves, or what the past lets expect, and how they behave.
 
-Everything here is a function of the loads up to the moment of the question, so a resumed run is told the same.
+Everything here is a function of the loads up to the moment of the question, so a resumed run gets the same.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from tramfl.simulation.loads import LoadSource, RoundLoads
 KEPT = 20_000
 """Slots that are kept in memory; older ones are worked out again."""
 MOST_SLOTS = 100_000
-"""Work that lasts longer than so many slots never ends."""
+"""Work that lasts for more slots than this counts as work that never ends."""
 
 
 class LoadClock(Protocol):

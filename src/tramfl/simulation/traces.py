@@ -50,7 +50,7 @@ def _value(series: Series, moment: float) -> float:
 
 
 def read_trace(path: Path, nodes: int) -> Trace:
-    """A trace for so many nodes; BadInput names the line that is wrong."""
+    """A trace for this number of nodes; BadInput names the line that is wrong."""
     compute: dict[int, Series] = {}
     links: dict[tuple[int, int], Series] = {}
     try:

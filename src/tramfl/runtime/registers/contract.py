@@ -88,7 +88,7 @@ class Register(Protocol):
         ...
 
     async def changed(self, since: Standing, seconds: float) -> Standing:
-        """The same, as soon as it differs from `since`, or as it is after so many seconds. Raises Silent."""
+        """The standing, as soon as it differs from `since`, or as it is when `seconds` have passed. Raises Silent."""
         ...
 
     async def swap(self, revision: int, record: Record, row: bytes | None = None) -> Versioned | None:

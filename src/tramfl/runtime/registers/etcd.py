@@ -113,9 +113,9 @@ class EtcdRegister:
         return standing
 
     async def changed(self, since: Standing, seconds: float) -> Standing:
-        """The same, as soon as it differs from `since`, or as it is after so many seconds.
+        """The standing, as soon as it differs from `since`, or as it is when `seconds` have passed.
 
-        The watch only wakes: what is told is what a look says, and a look is made now and then without being woken.
+        The watch only wakes this method; the standing comes from a look. Looks also happen without being woken.
         """
         until = time.monotonic() + seconds
         self._keep_watching()

@@ -42,7 +42,7 @@ TABLES = (
 )
 DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISMATCH})
 BARRED = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH})
-"""A mistake of whoever named the file when it is opened first; later on it may pass, as a full disk may."""
+"""At the first opening these mean that the setting names a wrong file; later they may pass, like a full disk."""
 
 
 def machine_seconds() -> float:
@@ -90,7 +90,7 @@ class SqliteRegister:
         return standing
 
     async def changed(self, since: Standing, seconds: float) -> Standing:
-        """The same, as soon as it differs from `since`, or as it is after so many seconds."""
+        """The standing, as soon as it differs from `since`, or as it is when `seconds` have passed."""
         ended = threading.Event()
         self._watches.add(ended)
         try:
@@ -182,7 +182,7 @@ def _heard(future: Future[Any]) -> None:
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What tells whether a look is out of date."""
+    """Changes when a look is out of date."""
 
     others: int
     """SQLite's count of changes by other connections."""
@@ -312,7 +312,7 @@ class RegisterFile:
         assert db is not None
         db.execute(f"BEGIN {kind}")
         try:
-            if self._left() <= 0:  # the lock came too late: the caller has been told that nobody knows
+            if self._left() <= 0:  # the lock came too late: the caller already has its answer, Silent
                 raise Silent(f"{self.path} is busy")
             yield db
             db.execute("COMMIT")
