@@ -33,7 +33,8 @@ from tramfl.reporting import (
     write_page,
 )
 from tramfl.reporting.figures import curve_svg
-from tramfl.reporting.summary import cell_text, percent, seconds
+from tramfl.reporting.measures import Measure, in_order_of_difficulty, percent
+from tramfl.reporting.summary import cell_text, seconds
 from tramfl.scheduling.policy import policy_named
 from tramfl.simulation.api import Result, data_frame
 from tramfl.simulation.grid import cells, finished, play_all, seeds_from, variants
@@ -87,6 +88,8 @@ class Comparison:
                 "seconds": reached,
                 "held": (run.summary.seconds_held or {}).get(target),
                 "accuracy": run.summary.test_accuracy,
+                "metric": run.measure.metric,
+                "measured": run.measured,
                 "rounds": run.summary.rounds,
                 "samples": run.summary.samples,
                 "total_seconds": run.summary.total_seconds,
@@ -105,11 +108,11 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         times = times_to_target(self.runs)
-        targets = sorted({time.target for time in times})
-        found = {(time.scenario, time.policy, time.target): cell_text(time) for time in times}
+        aims = in_order_of_difficulty(time.aim for time in times)
+        found = {(time.scenario, time.policy, time.aim): cell_text(time) for time in times}
         names = list(dict.fromkeys((time.scenario, time.policy) for time in times))
-        rows = [[*name, *(found.get((*name, target), "") for target in targets)] for name in names]
-        headings = ["scenario", "policy", *(f"seconds to {percent(target)}" for target in targets)]
+        rows = [[*name, *(found.get((*name, aim), "") for aim in aims)] for name in names]
+        headings = ["scenario", "policy", *(f"seconds to {aim}" for aim in aims)]
         return f"<p>{escape(self.verdict)}</p>{_table(headings, rows)}{curve_svg(self.runs)}"
 
 
@@ -173,10 +176,15 @@ def result_html(result: Result) -> str:
         ["samples", f"{summary.samples:,}"],
     ]
     rows.append(["virtual time", f"{seconds(summary.total_seconds)} s"])
-    if summary.test_accuracy is not None:
-        rows.append(["last test accuracy", percent(round(summary.test_accuracy, 4))])
+    measure = Measure.of(result.scenario.budget)
+    measured = _as_run(result).measured
+    if measured is not None:
+        last = percent(round(measured, 4)) if measure.is_accuracy else measure.value(measured)
+        rows.append([f"last test {measure.name}", last])
     for target, after in summary.seconds_to_target.items():
-        rows.append([f"to {percent(float(target))}", "not reached" if after is None else f"{seconds(after)} s"])
+        rows.append(
+            [f"to {measure.target(float(target))}", "not reached" if after is None else f"{seconds(after)} s"]
+        )
     title = f"{summary.scenario}, {summary.policy}, seed {summary.seed}: {summary.status}"
     return f"<p><b>{escape(title)}</b></p>{_table(None, rows)}{curve_svg([_as_run(result)])}"
 

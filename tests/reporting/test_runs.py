@@ -196,5 +196,5 @@ def test_a_run_whose_loss_was_not_finite_is_said_to_have_diverged(make_run: Make
     tested = sum(row.test_accuracy is not None for row in rows[4:])
     (note,) = doubts([load_run(folder)])
     assert note.startswith("load-aware, seed 0, diverged: from round 5 on, its loss was not a finite number")
-    assert note.endswith(f" in {tested} tests.")
+    assert note.endswith(f" in {tested} rounds.")
     assert doubts([load_run(make_run("fine", rounds=6))]) == []

@@ -37,9 +37,9 @@ def test_a_thinned_curve_keeps_its_ends_and_extremes(make_run: MakeRun) -> None:
 def test_most_points_lie_where_the_reader_looks(make_run: MakeRun) -> None:
     runs = [load_run(make_run(f"{seed}", rounds=600, seed=seed)) for seed in range(2)]
     for group in (runs, runs[:1]):
-        band = series.bands(group, series.accuracy_over_time, points=90, keep_last=True, focus=5.0)["load-aware"]
+        band = series.bands(group, series.metric_over_time, points=90, keep_last=True, focus=5.0)["load-aware"]
         assert np.all(np.diff(band.x) > 0)
-        assert (band.x <= 5.0).sum() > 0.5 * (series.accuracy_over_time(group[0]).x <= 5.0).sum()
+        assert (band.x <= 5.0).sum() > 0.5 * (series.metric_over_time(group[0]).x <= 5.0).sum()
 
 
 def test_a_band_encloses_its_mean_and_ends_with_the_shortest_run(make_run: MakeRun) -> None:
@@ -53,9 +53,9 @@ def test_a_band_encloses_its_mean_and_ends_with_the_shortest_run(make_run: MakeR
 
 def test_a_run_that_has_ended_keeps_its_last_accuracy(make_run: MakeRun) -> None:
     runs = [load_run(make_run(f"{rounds}", rounds=rounds, seed=rounds)) for rounds in (10, 40)]
-    band = series.bands(runs, series.accuracy_over_time, points=500, keep_last=True)["load-aware"]
-    ends = [series.accuracy_over_time(run).y[-1] for run in runs]
-    assert band.x[-1] == max(series.accuracy_over_time(run).x[-1] for run in runs)
+    band = series.bands(runs, series.metric_over_time, points=500, keep_last=True)["load-aware"]
+    ends = [series.metric_over_time(run).y[-1] for run in runs]
+    assert band.x[-1] == max(series.metric_over_time(run).x[-1] for run in runs)
     np.testing.assert_allclose(band.mean[-1], np.mean(ends))
 
 

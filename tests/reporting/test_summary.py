@@ -24,7 +24,8 @@ from tramfl.reporting import (
     verdict,
 )
 from tramfl.reporting.intervals import t_quantile
-from tramfl.reporting.summary import percent, seconds
+from tramfl.reporting.measures import percent
+from tramfl.reporting.summary import seconds
 
 MakeRun = Callable[..., Path]
 MakeRace = Callable[..., list[Run]]

@@ -22,6 +22,9 @@ class Rising:
     def __init__(self) -> None:
         self.asked: list[tuple[float, ...]] = []
 
+    def diverged(self, digest: Digest) -> bool:
+        return False
+
     def scores(self, digest: Digest, node: NodeId, targets: Sequence[float]) -> Scores:
         self.asked.append(tuple(targets))
         return Scores(len(self.asked) / 10, 1.0, None)
@@ -142,6 +145,9 @@ class Scripted:
     def __init__(self, accuracies: Sequence[float]) -> None:
         self._left = list(accuracies)
         self.asked: list[tuple[float, ...]] = []
+
+    def diverged(self, digest: Digest) -> bool:
+        return False
 
     def scores(self, digest: Digest, node: NodeId, targets: Sequence[float]) -> Scores:
         self.asked.append(tuple(targets))

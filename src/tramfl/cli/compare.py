@@ -66,7 +66,9 @@ def compare(
     ] = False,
     jobs: JobsOption = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Stop every run after this many rounds.")] = None,
-    target: Annotated[str | None, typer.Option(help="Test accuracies to reach, e.g. 0.7,0.9.")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Values of budget.metric (accuracy) to reach, e.g. 0.7,0.9.")
+    ] = None,
     set_: SetOption = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write (default: runs/compare).")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Play again what is there.")] = False,

@@ -7,11 +7,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from msgspec import UNSET
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tramfl.record import Row, Summary
-from tramfl.reporting.summary import percent, rounds_text, seconds
+from tramfl.reporting.measures import Measure
+from tramfl.reporting.runs import diverged_text
+from tramfl.reporting.summary import rounds_text, seconds
 from tramfl.simulation.experiment import Experiment
 from tramfl.simulation.play import Request
 
@@ -26,12 +29,12 @@ class RunProgress:
         self._console, self._quiet = console, quiet
         self._status = console.status("Preparing ...") if console.is_terminal and not quiet else None
         self._said_at = time.monotonic()
-        self._accuracy: float | None = None
+        self._measured: float | None = None
 
     def __call__(self, experiment: Experiment, row: Row) -> None:
         """A round is done."""
-        if row.test_accuracy is not None:
-            self._accuracy = row.test_accuracy
+        value = row.measured(experiment.scenario.budget.metric)
+        self._measured = self._measured if value is None else value
         if self._status is not None:
             self._status.update(self._line(experiment, row))
         elif not self._quiet and time.monotonic() - self._said_at > LOG_SECONDS:
@@ -41,9 +44,10 @@ class RunProgress:
     def _line(self, experiment: Experiment, row: Row) -> str:
         limit = math.sqrt(experiment.scenario.variance_limit)
         where = f"node {row.node} trained" if row.node is not None else f"node {row.holder} waits"
-        accuracy = "" if self._accuracy is None else f" · accuracy {self._accuracy:.1%}"
+        measure = Measure.of(experiment.scenario.budget)
+        tested = "" if self._measured is None else f" · {measure.brief(self._measured)}"
         balance = f"labels ± {math.sqrt(row.label_variance):,.0f} of {limit:,.0f}"
-        return f"round {row.round:,} · {where} · {seconds(row.total_seconds)} s{accuracy} · {balance}"
+        return f"round {row.round:,} · {where} · {seconds(row.total_seconds)} s{tested} · {balance}"
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -94,16 +98,18 @@ class GridProgress:
         self._ended += 1
         self._bar.advance(self._task)
         if not self._quiet:
-            line = f"[{self._ended}/{self._all}] {_told(summary)}"
+            line = f"[{self._ended}/{self._all}] {_told(summary, Measure.of(request.scenario.budget))}"
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
         return summary.status != "interrupted"
 
 
-def _told(summary: Summary) -> str:
+def _told(summary: Summary, measure: Measure) -> str:
     what = f"{summary.scenario}, {summary.policy}, seed {summary.seed}"
     times = summary.seconds_to_target.items()
-    reached = [f"{percent(float(target))} after {seconds(after)} s" for target, after in times if after is not None]
-    if summary.test_accuracy is None:
+    found = [(measure.target(float(target)), after) for target, after in times if after is not None]
+    reached = [f"{target} after {seconds(after)} s" for target, after in found]
+    if summary.test_accuracy is None and summary.measured is UNSET:
         reached = [f"{summary.samples / max(summary.total_seconds, 1e-9):,.0f} samples/s"]
+    diverged = f"; {diverged_text(summary.diverged)}" if summary.diverged else ""
     stopped = f"; stopped: {summary.stopped_because}" if summary.stopped_because else ""
-    return f"{what}: {', '.join(reached) or 'no target reached'} ({rounds_text(summary.rounds)}){stopped}"
+    return f"{what}: {', '.join(reached) or 'no target reached'} ({rounds_text(summary.rounds)}){diverged}{stopped}"

@@ -97,9 +97,10 @@ def print_times(console: Console, runs: Sequence[Run]) -> None:
         if times:
             console.print(as_table(times))
     if held:
+        what = "accuracy" if all(run.measure.is_accuracy for run in runs) else "target"
         console.print(
-            "Reach: a test is at the accuracy for the first time. Hold: the mean of the last tests (budget.held_for)"
-            " is at the accuracy and stays there to the end.",
+            f"Reach: a test is at the {what} for the first time. Hold: the mean of the last tests (budget.held_for)"
+            f" is at the {what} and stays there to the end.",
             soft_wrap=True,
         )
     if any(difference.interval is not None for difference in apart):

@@ -28,10 +28,12 @@ from tramfl.cli.options import (
 )
 from tramfl.cli.progress import RunProgress
 from tramfl.cli.report import write_report
-from tramfl.config import ACCURACY, Scenario
+from tramfl.config import Scenario
 from tramfl.notation import BadInput
 from tramfl.record import CONFIG_FILE, Resolved, Row, RunFolder, Summary, folder_name
-from tramfl.reporting.summary import percent, regret_text, rounds_text, seconds
+from tramfl.reporting.measures import Measure, percent
+from tramfl.reporting.runs import diverged_text
+from tramfl.reporting.summary import regret_text, rounds_text, seconds
 from tramfl.simulation.experiment import Experiment
 from tramfl.simulation.play import Request, check_own, play
 from tramfl.simulation.scenarios import DEFAULT, scenario_from
@@ -45,7 +47,9 @@ def run(
     policy: Annotated[str | None, typer.Option(help="Who decides: load-aware, random, time-first, ...")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same run.")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Stop after this many rounds.")] = None,
-    target: Annotated[str | None, typer.Option(help="Test accuracies to reach, e.g. 0.7,0.9.")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Values of budget.metric (accuracy) to reach, e.g. 0.7,0.9.")
+    ] = None,
     set_: SetOption = None,
     app: Annotated[
         str | None, typer.Option(metavar="PACKAGE.MODULE:APP", help="Your model and data, as a real site takes them.")
@@ -100,7 +104,7 @@ def run(
     if format is Format.json:
         print(msgspec.json.format(msgspec.json.encode(summary), indent=2).decode())
     else:
-        _print(summary, wanted.budget.metric)
+        _print(summary, Measure.of(wanted.budget))
         if not quiet:
             print(f"Record in {out}{f', report: {page}' if page else ''}")
     if summary.stopped_because:
@@ -161,7 +165,7 @@ def _play(request: Request, followers: list[str], quiet: bool) -> Summary:
         return summary
 
 
-def _print(summary: Summary, metric: str) -> None:
+def _print(summary: Summary, measure: Measure) -> None:
     console = Console(highlight=False, markup=False, soft_wrap=True)
     console.print(
         f"{summary.scenario}, {summary.policy}, seed {summary.seed}: {rounds_text(summary.rounds)}"
@@ -171,10 +175,12 @@ def _print(summary: Summary, metric: str) -> None:
     if summary.regret:
         console.print(f"  regret: {regret_text(summary.regret)}")
     for target, after in summary.seconds_to_target.items():
-        if summary.test_accuracy is not None or metric != ACCURACY:
+        if summary.test_accuracy is not None or not measure.is_accuracy:
             reached = f"first reached after {seconds(after)} s" if after is not None else "not reached"
             if summary.seconds_held:
                 since = summary.seconds_held[target]
                 reached += f", held from {seconds(since)} s on" if since is not None else ", not held"
-            value = percent(float(target)) if metric == ACCURACY else target
-            console.print(f"  {metric} {value}: {reached}")
+            name = f"accuracy {percent(float(target))}" if measure.is_accuracy else measure.target(float(target))
+            console.print(f"  {name}: {reached}")
+    if summary.diverged:
+        console.print(f"  {diverged_text(summary.diverged)}")

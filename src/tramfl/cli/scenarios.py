@@ -11,7 +11,7 @@ from rich.table import Table
 from tramfl.cli.options import DataDirOption
 from tramfl.config import as_toml
 from tramfl.learning.data.partition import LABEL_COUNTS, held_counts, label_rows
-from tramfl.reporting.summary import percent
+from tramfl.reporting.measures import Measure
 from tramfl.simulation.scenarios import DEFAULT, scenario_from, scenario_named, scenario_names
 from tramfl.simulation.setting import held_by_nodes
 
@@ -28,7 +28,7 @@ def listing(context: typer.Context) -> None:
         scenario = scenario_named(name)
         held = held_counts(LABEL_COUNTS[scenario.dataset], scenario.partition)
         labels = ", ".join(str(int((row > 0).sum())) for row in held)
-        targets = ", ".join(percent(target) for target in scenario.budget.targets)
+        targets = ", ".join(Measure.of(scenario.budget).target(target) for target in scenario.budget.targets)
         shown = f"{name} (default)" if name == DEFAULT else name
         table.add_row(shown, str(len(held)), labels, targets, f"{scenario.variance_limit:g}")
     Console().print(table)

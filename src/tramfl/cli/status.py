@@ -14,6 +14,7 @@ from rich.table import Table
 from tramfl.cli.federations import FEDERATION_FILE, FederationArgument, InsecureOption, operator, run
 from tramfl.cli.options import Format, FormatOption
 from tramfl.notation import BadInput
+from tramfl.reporting.measures import Measure
 
 if TYPE_CHECKING:
     from tramfl.runtime.operator.operating import FederationStatus, RoundTimes, SiteStatus
@@ -27,26 +28,28 @@ def status(
 ) -> None:
     """Show how a federation is doing."""
 
-    async def work() -> tuple[FederationStatus, list[RoundTimes], str | None]:
+    async def work() -> tuple[FederationStatus, list[RoundTimes], str | None, Measure]:
         async with operator(file, insecure) as hand:
-            found = await hand.status()
+            found, measure = await hand.status(), Measure.of(hand.federation.file.run.budget)
             try:
-                return found, await hand.last_rounds(found, rounds), None
+                return found, await hand.last_rounds(found, rounds), None, measure
             except BadInput as error:  # the rest of the status matters most while the register is silent
-                return found, [], str(error)
+                return found, [], str(error), measure
 
-    found, times, unread = run(work)
+    found, times, unread, measure = run(work)
     if format is Format.json:
         whole = {"status": found, "last_rounds": times, "last_rounds_unread": unread}
         whole["mixed_versions"] = found.mixed_versions
         print(msgspec.json.format(msgspec.json.encode(whole), indent=2).decode())
     else:
-        print_status(found, times, unread)
+        print_status(found, times, unread, measure)
     if not found.answering:
         raise typer.Exit(1)
 
 
-def print_status(found: FederationStatus, times: Sequence[RoundTimes], unread: str | None) -> None:
+def print_status(
+    found: FederationStatus, times: Sequence[RoundTimes], unread: str | None, measure: Measure = Measure()
+) -> None:
     """Print the record, a table of the sites and the last rounds."""
     console = Console(highlight=False)
     record = found.record
@@ -74,15 +77,16 @@ def print_status(found: FederationStatus, times: Sequence[RoundTimes], unread: s
     if unread is not None:
         console.print(f"The rounds cannot be read at the moment: {unread}", markup=False, soft_wrap=True)
     if times:
-        table = Table("round", "trained at", "predicted s", "actual s", "accuracy")
+        table = Table("round", "trained at", "predicted s", "actual s", measure.name)
         for one in times:
-            accuracy = f"{one.test_accuracy:.1%}" if one.test_accuracy is not None else ""
+            tested = "" if one.measured is None else measure.brief(one.measured).removeprefix(f"{measure.name} ")
+            tested = f"{tested} diverged".strip() if one.diverged else tested
             table.add_row(
                 f"{one.round:,}",
                 one.node or "-",
                 f"{one.predicted_seconds:.3f}",
                 f"{one.actual_seconds:.3f}",
-                accuracy,
+                tested,
             )
         console.print(table)
 

@@ -31,6 +31,7 @@ from tramfl.cli.options import (
 from tramfl.cli.report import write_report
 from tramfl.notation import BadInput
 from tramfl.record import Row, RunFolder, Summary
+from tramfl.reporting.measures import Measure
 from tramfl.simulation.scenarios import scenario_for_sites
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ def up(
     policy: Annotated[str | None, typer.Option(help="Who decides: load-aware, random, time-first, ...")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same first model.")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Stop after this many rounds.")] = None,
-    target: Annotated[str | None, typer.Option(help="Test accuracies to reach, e.g. 0.7,0.9.")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Values of budget.metric (accuracy) to reach, e.g. 0.7,0.9.")
+    ] = None,
     set_: SetOption = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write (default: runs/up-SCENARIO-POLICY-SEED).")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")] = False,
@@ -80,14 +83,15 @@ def up(
     from tramfl.runtime.operator.local import LocalSites
 
     with folder.alone(), _place(keep) as place, LocalSites(place, wanted, sites, data_dir, NODE) as started:
-        show = _Show(console, quiet or format is Format.json, started)
+        measure = Measure.of(wanted.budget)
+        show = _Show(console, quiet or format is Format.json, started, measure)
         summary = run(lambda: _travel(started, folder, show))
     if summary.rounds:
         write_report([folder.path], folder.path)
     if format is Format.json:
         print(msgspec.json.format(msgspec.json.encode(summary), indent=2).decode())
     else:
-        _print(summary, folder.path)
+        _print(summary, folder.path, measure)
     if summary.status != "finished":
         raise typer.Exit(1)
 
@@ -106,13 +110,14 @@ def _place(keep: Path | None) -> Iterator[Path]:
 class _Show:
     """Progress: one steady line on a terminal, plain lines in a log, nothing when quiet."""
 
-    def __init__(self, console: Console, quiet: bool, sites: LocalSites) -> None:
+    def __init__(self, console: Console, quiet: bool, sites: LocalSites, measure: Measure) -> None:
         self._console, self._quiet, self._sites = console, quiet, sites
         self._status = console.status("Starting the sites ...") if console.is_terminal and not quiet else None
         self._said_at = 0.0
         self._dead: set[str] = set()
         self._epoch = 1
-        self._accuracy: float | None = None
+        self._measure = measure
+        self._measured: float | None = None
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
@@ -139,13 +144,12 @@ class _Show:
             self._epoch = record.epoch
             holder = names[record.holder] if record.holder is not None else "nobody"
             self.say(f"the holder was lost: site {holder} took over (epoch {record.epoch}).")
-        self._accuracy = next(
-            (r.test_accuracy for r in reversed(rows) if r.test_accuracy is not None), self._accuracy
-        )
-        accuracy = f" · accuracy {self._accuracy:.1%}" if self._accuracy is not None else ""
+        values = (row.measured(self._measure.metric) for row in reversed(rows))
+        self._measured = next((value for value in values if value is not None), self._measured)
+        tested = f" · {self._measure.brief(self._measured)}" if self._measured is not None else ""
         where = names[record.holder] if record.holder is not None else "-"
         balance = f"labels ± {math.sqrt(record.ledger.label_variance):,.0f}"
-        line = f"round {record.round:,} · model at {where} · {record.ledger.samples:,} samples{accuracy} · {balance}"
+        line = f"round {record.round:,} · model at {where} · {record.ledger.samples:,} samples{tested} · {balance}"
         if self._status is not None:
             self._status.update(line)
         elif time.monotonic() - self._said_at > 5.0:
@@ -163,11 +167,12 @@ async def _travel(sites: LocalSites, folder: RunFolder, show: _Show) -> Summary:
         return await trial.travel(sites, folder, show, interrupted)
 
 
-def _print(summary: Summary, folder: Path) -> None:
+def _print(summary: Summary, folder: Path, measure: Measure) -> None:
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    accuracy = f", test accuracy {summary.test_accuracy:.1%}" if summary.test_accuracy is not None else ""
+    value = summary.test_accuracy if measure.is_accuracy else summary.measured
+    tested = f", test {measure.brief(value)}" if isinstance(value, float) else ""
     console.print(
         f"{summary.scenario}, {summary.policy}: {summary.rounds:,} rounds, {summary.samples:,} samples,"
-        f" {summary.compute_seconds:,.2f} s of training and {summary.transfer_seconds:,.2f} s of transfer{accuracy}."
+        f" {summary.compute_seconds:,.2f} s of training and {summary.transfer_seconds:,.2f} s of transfer{tested}."
     )
     console.print(f"Record in {folder}; replay it: tramfl run {folder}/config.toml --loads {folder}/rounds.jsonl")

@@ -103,9 +103,16 @@ class Row(Struct, frozen=True, kw_only=True):
     """On the held-back samples of the node that trained."""
     metrics: dict[str, float] | UnsetType = UNSET
     """The other metrics that were measured, by name; left out where there are none."""
+    diverged: bool | UnsetType = UNSET
+    """True where the loss of the round's training was not a finite number; left out otherwise."""
     actual: RowLoads | UnsetType = UNSET
     """What the loads were, in runs where that is not what the decision was made from; the node that trained has the
     mean over its work."""
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether scores of the round's weights are there; a task need not have an accuracy."""
+        return self.test_accuracy is not None or self.test_loss is not None or self.metrics is not UNSET
 
     def measured(self, metric: str) -> float | None:
         """A metric of the round's test; None where it was not measured."""
@@ -141,8 +148,8 @@ def measured_in(found: Row | Scores, metric: str) -> float | None:
     return None if found.metrics is UNSET else found.metrics.get(metric)
 
 
-def row_of(outcome: Outcome, record: Record, scores: Scores) -> Row:
-    """The row of a round that `record` is the first to contain."""
+def row_of(outcome: Outcome, record: Record, scores: Scores, *, diverged: bool = False) -> Row:
+    """The row of a round that `record` is the first to contain; `diverged` where its training had no finite loss."""
     assignment = outcome.assignment
     decision, holder = assignment.decision, assignment.holder
     # JSON has neither NaN nor infinity.
@@ -175,6 +182,7 @@ def row_of(outcome: Outcome, record: Record, scores: Scores) -> Row:
         test_loss=scores.test_loss,
         validation_loss=scores.validation_loss,
         metrics=scores.metrics,
+        diverged=diverged or UNSET,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from tramfl.config import ACCURACY
 from tramfl.notation import NodeId
 from tramfl.record.folder import ClockKind
 
@@ -60,7 +61,11 @@ class Now(Struct, frozen=True, kw_only=True):
     variance_limit: float | None = None
     """V."""
     targets: tuple[float, ...] = ()
-    """Test accuracies to reach."""
+    """Values of the metric to reach."""
+    metric: str = ACCURACY
+    """What the targets are of."""
+    lower_is_better: bool = False
+    """Whether a target is reached from above."""
     model_bits: float | None = None
     """D_M."""
     rounds_planned: int | None = None

@@ -6,11 +6,14 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import UNSET, Struct, UnsetType, field
 
-from tramfl.config import Budget, Scenario
+from tramfl.config import ACCURACY, Budget, Scenario
 from tramfl.notation import Ledger, ModelCost
 from tramfl.record.milestones import Milestones
 from tramfl.record.rows import Row
 from tramfl.record.schema import SCHEMA
+
+MOST_DIVERGED = 10
+"""How many rounds without a finite loss a summary names: a run that has diverged seldom comes back."""
 
 
 class Regret(Struct, frozen=True):
@@ -50,6 +53,10 @@ class Summary(Struct, frozen=True, kw_only=True):
     """Since when the mean of the last `budget.held_for` tests has been at each target; only where that key is set."""
     test_accuracy: float | None = None
     """As measured last."""
+    measured: float | UnsetType = UNSET
+    """The metric of the targets, as measured last; only where that is not accuracy."""
+    diverged: tuple[int, ...] | UnsetType = UNSET
+    """The first rounds whose training had no finite loss, `MOST_DIVERGED` at most; left out where there are none."""
     cost: ModelCost
     regret: Regret | UnsetType = UNSET
     """Only of a finished run whose policy was given predictions of the loads."""
@@ -67,6 +74,8 @@ class Tally(Struct, frozen=True, kw_only=True):
     label_variance: float = 0.0
     largest_label_variance: float = 0.0
     test_accuracy: float | None = None
+    measured: float | None = None
+    diverged: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, budget: Budget, labels: int, rows: Iterable[Row] = ()) -> Tally:
@@ -79,6 +88,8 @@ class Tally(Struct, frozen=True, kw_only=True):
     def after(self, row: Row) -> Tally:
         """The tally after one row more."""
         skipped = self.ledger.skipped + (row.node is None)
+        value = row.measured(self.milestones.metric)
+        diverged = (row.round,) if row.diverged is True and len(self.diverged) < MOST_DIVERGED else ()
         return Tally(
             milestones=self.milestones.after(row, row.total_seconds),
             ledger=Ledger(row.used, row.total_seconds, row.round, skipped),
@@ -89,6 +100,8 @@ class Tally(Struct, frozen=True, kw_only=True):
             label_variance=row.label_variance,
             largest_label_variance=max(self.largest_label_variance, row.label_variance),
             test_accuracy=self.test_accuracy if row.test_accuracy is None else row.test_accuracy,
+            measured=self.measured if value is None else value,
+            diverged=self.diverged + diverged,
         )
 
     def summary(self, scenario: Scenario, cost: ModelCost, *, finished: bool, stopped: str | None = None) -> Summary:
@@ -114,6 +127,8 @@ class Tally(Struct, frozen=True, kw_only=True):
             seconds_to_target=dict(zip(names, milestones.seconds, strict=True)),
             seconds_held=UNSET if milestones.held_for is None else dict(zip(names, milestones.held, strict=True)),
             test_accuracy=self.test_accuracy,
+            measured=UNSET if self.measured is None or milestones.metric == ACCURACY else self.measured,
+            diverged=self.diverged or UNSET,
             cost=cost,
         )
 

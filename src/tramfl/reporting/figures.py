@@ -18,7 +18,8 @@ from tramfl.notation import BadInput
 from tramfl.record import writing
 from tramfl.reporting import series
 from tramfl.reporting.colours import Look, in_order, looks
-from tramfl.reporting.runs import Run, by_scenario, virtual
+from tramfl.reporting.measures import Measure
+from tramfl.reporting.runs import Run, by_measure, by_scenario, virtual
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -111,10 +112,12 @@ def _figures(runs: Sequence[Run]) -> Iterator[tuple[str, Draw]]:
     groups, chosen = by_scenario(runs), looks(run.policy for run in runs)
     for scenario, group in groups.items():
         prefix = f"{scenario}-" if len(groups) > 1 else ""
+        for measure, alike in by_measure(group).items():
+            focus = series.useful_seconds(alike)
+            if found := series.bands(alike, series.metric_over_time, points=POINTS, keep_last=True, focus=focus):
+                yield f"{prefix}{measure.metric}-over-time", _curves(alike, found, chosen, _finish_metric(measure))
         for name, quantity, finish in CURVES:
-            keep_last = quantity is series.accuracy_over_time
-            focus = series.useful_seconds(group) if keep_last else None
-            if found := series.bands(group, quantity, points=POINTS, keep_last=keep_last, focus=focus):
+            if found := series.bands(group, quantity, points=POINTS):
                 yield prefix + name, _curves(group, found, chosen, finish)
         for policy in in_order(run.policy for run in group):
             run = min((run for run in group if run.policy == policy), key=lambda run: run.seed)
@@ -149,14 +152,23 @@ def _curves(
     return draw
 
 
-def _finish_accuracy(axes: Axes, runs: Sequence[Run]) -> None:
-    for line in axes.lines:
-        line.set_drawstyle("steps-post")  # between two measurements the model does not change
-    for target in sorted({float(key) for run in runs for key in run.summary.seconds_to_target}):
-        axes.axhline(target, color="#666666", linewidth=0.6, linestyle=(0, (1, 2)))
-    axes.set(xlabel="Virtual time (s)" if virtual(runs) else "Time (s)", ylabel="Test accuracy (%)", ylim=(0, 1))
-    axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f}")
-    axes.set_xlim(0, series.useful_seconds(runs))
+def _finish_metric(measure: Measure) -> Callable[[Axes, Sequence[Run]], None]:
+    def finish(axes: Axes, runs: Sequence[Run]) -> None:
+        for line in axes.lines:
+            line.set_drawstyle("steps-post")  # between two measurements the model does not change
+        for target in sorted({float(key) for run in runs for key in run.summary.seconds_to_target}):
+            axes.axhline(target, color="#666666", linewidth=0.6, linestyle=(0, (1, 2)))
+        unit = " (%)" if measure.is_accuracy else ""
+        axes.set(xlabel="Virtual time (s)" if virtual(runs) else "Time (s)")
+        axes.set_ylabel(f"Test {_plain(measure.name)}{unit}")
+        if measure.is_accuracy:
+            axes.set_ylim(0, 1)
+            axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f}")
+        elif axes.dataLim.ymin >= 0:
+            axes.set_ylim(bottom=0)
+        axes.set_xlim(0, series.useful_seconds(runs))
+
+    return finish
 
 
 def _finish_time(axes: Axes, runs: Sequence[Run]) -> None:
@@ -175,7 +187,6 @@ def _finish_loss(kind: str) -> Callable[[Axes, Sequence[Run]], None]:
 
 
 CURVES: tuple[tuple[str, series.Quantity, Callable[[Axes, Sequence[Run]], None]], ...] = (
-    ("accuracy-over-time", series.accuracy_over_time, _finish_accuracy),
     ("time-over-rounds", series.time_over_rounds, _finish_time),
     ("local-validation-loss", series.validation_loss, _finish_loss("Local validation")),
     ("global-test-loss", series.test_loss, _finish_loss("Global test")),

@@ -24,9 +24,12 @@ from tramfl.record import write_atomically, writing
 from tramfl.reporting import plots, sections
 from tramfl.reporting.colours import looks
 from tramfl.reporting.markup import Html, together
-from tramfl.reporting.runs import Run, by_scenario, virtual
+from tramfl.reporting.measures import capital
+from tramfl.reporting.runs import Run, by_scenario, diverged_rounds, virtual
 
 PAGE_FILE = "report.html"
+DIVERGED = " It diverged: the loss was not a finite number."
+"""After the reason for a round, where that is so."""
 
 
 def write_page(runs: Sequence[Run], path: Path) -> Path:
@@ -77,12 +80,15 @@ def render(runs: Sequence[Run]) -> str:
 
 def _rounds_frame(run: Run) -> Html:
     seconds = "virtual seconds" if virtual([run]) else "seconds"
-    return Html(Template(_asset("rounds.html")).substitute(seconds=seconds))
+    metric = together([capital(run.measure.name)])
+    return Html(Template(_asset("rounds.html")).substitute(seconds=seconds, metric=metric))
 
 
-def _rounds(run: Run) -> dict[str, list[Any]]:
+def _rounds(run: Run) -> dict[str, Any]:
     """The run's rounds, column by column, as the page's table lists them."""
-    rows = run.rows
+    rows, measure = run.rows, run.measure
+    values = [row.measured(measure.metric) for row in rows]
+    diverged = set(diverged_rounds(run))
     return {
         "round": [row.round for row in rows],
         "at": [round(row.total_seconds, 3) for row in rows],
@@ -92,8 +98,8 @@ def _rounds(run: Run) -> dict[str, list[Any]]:
         "transfer": [round(row.transfer_seconds, 4) for row in rows],
         "idle": [round(row.idle_seconds, 4) for row in rows],
         "variance": [round(row.label_variance) for row in rows],
-        "accuracy": [None if row.test_accuracy is None else round(row.test_accuracy, 4) for row in rows],
-        "reason": [row.decision.reason for row in rows],
+        "tested": ["" if value is None else measure.value(value) for value in values],
+        "reason": [row.decision.reason + (DIVERGED if row.round in diverged else "") for row in rows],
     }
 
 

@@ -18,8 +18,8 @@ from msgspec import UNSET
 
 from tramfl.reporting import series
 from tramfl.reporting.colours import COMPUTE, LOST, TRANSFER, WAITING, Look
-from tramfl.reporting.runs import Run, virtual
-from tramfl.reporting.summary import percent, regret_text, seconds
+from tramfl.reporting.runs import Run, by_measure, virtual
+from tramfl.reporting.summary import regret_text, seconds
 
 POINTS = 800
 BUBBLES_PER_NODE = 60
@@ -60,7 +60,8 @@ class Plot:
 
 def comparison(runs: Sequence[Run], looks: Looks) -> list[Plot]:
     """The figures that set the policies side by side; those without data are left out."""
-    plots = [_accuracy(runs, looks), _time(runs, looks), *_losses(runs, looks), _spent(runs)]
+    metrics = [_metric(alike, looks, place) for place, alike in enumerate(by_measure(runs).values())]
+    plots = [*metrics, _time(runs, looks), *_losses(runs, looks), _spent(runs)]
     return [plot for plot in plots if plot is not None]
 
 
@@ -75,30 +76,47 @@ def inside(runs: Sequence[Run], looks: Looks) -> list[Plot]:
     ]
 
 
-def _accuracy(runs: Sequence[Run], looks: Looks) -> Plot | None:
+def _metric(runs: Sequence[Run], looks: Looks, place: int) -> Plot | None:
+    """What the targets of these runs are of, over time; `place` is that of the figure among those of its kind."""
+    measure = runs[0].measure
     cut = series.useful_seconds(runs)
-    found = series.bands(runs, series.accuracy_over_time, points=POINTS, keep_last=True, focus=cut)
+    found = series.bands(runs, series.metric_over_time, points=POINTS, keep_last=True, focus=cut)
     if not found:
         return None
     targets = sorted({float(key) for run in runs for key in run.summary.seconds_to_target})
-    layout = _layout(_time_axis(runs), "Test accuracy", from_zero="x", legend=len(found) > 1)
-    layout["yaxis"] |= {"ticksuffix": " %", "range": [0, 102]}
+    name, factor = f"Test {_shown(measure.name)}", 100.0 if measure.is_accuracy else 1.0
+    least = min([*(float(band.low.min()) for band in found.values()), *targets, 0.0])
+    layout = _layout(_time_axis(runs), name, from_zero="x" if least < 0 else "xy", legend=len(found) > 1)
+    if measure.is_accuracy:
+        layout["yaxis"] |= {"ticksuffix": " %", "range": [0, 102], "rangemode": "normal"}
     layout["margin"]["r"] = 48
-    layout["shapes"] = [_level(100 * target, "y") for target in targets]
-    layout["annotations"] = [_level_name(percent(target), 100 * target, "y") for target in targets]
+    layout["shapes"] = [_level(factor * target, "y") for target in targets]
+    layout["annotations"] = [
+        _level_name(measure.target(target) if measure.is_accuracy else f"{target:.6g}", factor * target, "y")
+        for target in targets
+    ]
     if cut:
         layout["xaxis"] |= {"range": [0, cut], "autorange": False}
     lasted = {policy: sum(parts) for policy, parts in series.seconds_spent(runs).items()}
-    ends = "; ".join(f"{p} ends at {100 * b.mean[-1]:.1f} % after {seconds(lasted[p])} s" for p, b in found.items())
+    last = {policy: measure.value(band.mean[-1]) for policy, band in found.items()}
+    ends = "; ".join(f"{policy} ends at {last[policy]} after {seconds(lasted[policy])} s" for policy in found)
     words = (
-        f"Higher and further left is better. {ends}."
+        f"{'Lower' if measure.lower else 'Higher'} and further left is better. {ends}."
         + (" Dotted lines are the targets." if targets else "")
         + (" A run that has ended keeps its last value." if any(b.seeds > 1 for b in found.values()) else "")
         + (" Double-click shows the whole time." if cut else "")
     )
-    data = _lines(found, looks, "%{y:.1f} % after %{x:.4g} s", shape="hv", factor=100.0, most=1.0)
-    title = f"Test accuracy over {'virtual time' if virtual(runs) else 'time'}"
-    return Plot("accuracy", title, words, [{"data": data, "layout": layout}], wide=True)
+    hover = "%{y:.1f} % after %{x:.4g} s" if measure.is_accuracy else f"{name} %{{y:.4g}} after %{{x:.4g}} s"
+    limits = (0.0, 1.0) if measure.is_accuracy else (-math.inf if least < 0 else 0.0, math.inf)
+    data = _lines(found, looks, hover, shape="hv", factor=factor, limits=limits)
+    title = f"Test {measure.name} over {'virtual time' if virtual(runs) else 'time'}"
+    return Plot(
+        "accuracy" if measure.is_accuracy else f"metric{place}",
+        title,
+        words,
+        [{"data": data, "layout": layout}],
+        wide=True,
+    )
 
 
 def _time(runs: Sequence[Run], looks: Looks) -> Plot | None:
@@ -474,7 +492,7 @@ def _lines(
     hover: str,
     shape: str = "linear",
     factor: float = 1.0,
-    most: float = math.inf,
+    limits: tuple[float, float] = (0.0, math.inf),
 ) -> list[Spec]:
     """A line for each policy; where there are several seeds also the mean's confidence band, and every seed.
 
@@ -488,7 +506,8 @@ def _lines(
         if band.seeds > 1:
             edge = common | {"x": _short(band.x), "hoverinfo": "skip", "showlegend": False, "meta": "band"}
             edge |= {"line": {"width": 0, "shape": shape}}
-            low, high = np.maximum(band.mean - band.interval, 0.0), np.minimum(band.mean + band.interval, most)
+            low = np.maximum(band.mean - band.interval, limits[0])
+            high = np.minimum(band.mean + band.interval, limits[1])
             behind.append(edge | {"y": _short(factor * low)})
             behind.append(edge | {"y": _short(factor * high), "fill": "tonexty", "fillcolor": _faint(look.colour)})
         for curve in band.curves:

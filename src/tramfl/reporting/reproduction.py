@@ -31,7 +31,9 @@ def reproduction_tables(runs: Sequence[Run]) -> str:
 def _table(dataset: str, target: float, times: dict[tuple[str, str, float], TargetTime]) -> Iterator[str]:
     of_paper = target in TARGETS.get(dataset, ())
     layouts = [lay for lay in LAYOUTS if any((f"{dataset}-{lay}", p, target) in times for p in POLICIES)]
-    yield f"\n### {dataset}, {100 * target:.4g}% test accuracy{'' if of_paper else ' (a target of our own)'}\n"
+    measures = [time.aim.measure for (_, _, aim), time in times.items() if aim == target]
+    named = f"{100 * target:.4g}% test accuracy" if measures[0].is_accuracy else f"test {measures[0].target(target)}"
+    yield f"\n### {dataset}, {named}{'' if of_paper else ' (a target of our own)'}\n"
     yield from _head(layouts)
     for policy in POLICIES:
         cells = [_cell(times.get((f"{dataset}-{lay}", policy, target)), dataset, lay, of_paper) for lay in layouts]
@@ -58,10 +60,17 @@ def _end(runs: Sequence[Run]) -> str:
     ended = [run for run in runs if None in run.summary.seconds_to_target.values()]
     if not ended:
         return "at its last target"
-    tests = [[row.test_accuracy for row in run.rows if row.test_accuracy is not None][-LAST_TESTS:] for run in ended]
-    accuracy, seconds = fmean(map(fmean, tests)), fmean(run.summary.total_seconds for run in ended)
+    tests = [_last_tests(run) for run in ended]
+    reached, seconds = fmean(map(fmean, tests)), fmean(run.summary.total_seconds for run in ended)
     share = f" ({len(ended)} of {len(runs)})" if len(ended) < len(runs) else ""
-    return f"{accuracy:.0%} after {seconds:.0f} s{share}"
+    measure = runs[0].measure
+    value = f"{reached:.0%}" if measure.is_accuracy else measure.target(reached)
+    return f"{value} after {seconds:.0f} s{share}"
+
+
+def _last_tests(run: Run) -> list[float]:
+    values = [row.measured(run.measure.metric) for row in run.rows]
+    return [value for value in values if value is not None][-LAST_TESTS:]
 
 
 def _head(layouts: Sequence[str]) -> Iterator[str]:

@@ -26,6 +26,7 @@ from tramfl.record import (
     runs_inside,
     summary_of,
 )
+from tramfl.reporting.measures import Measure
 
 NOT_ENDED = "not ended"
 """Status of a run that left no summary: it is still running, or it was killed."""
@@ -84,12 +85,25 @@ class Run:
 
     @property
     def tested(self) -> bool:
-        """Whether a model was measured at all; a run of the scheduler alone has no accuracy and no loss."""
+        """Whether a model was measured at all; a run of the scheduler alone has no accuracy, metric or loss."""
         return any(
             value is not None
             for row in self.rows
-            for value in (row.test_accuracy, row.test_loss, row.validation_loss)
+            for value in (row.test_accuracy, row.test_loss, row.validation_loss, row.metrics or None)
         )
+
+    @property
+    def measure(self) -> Measure:
+        """What the run's targets are of."""
+        return Measure.of(self.settings.budget)
+
+    @property
+    def measured(self) -> float | None:
+        """What the targets are of, as measured last; None where it was not."""
+        if self.measure.is_accuracy:
+            return self.summary.test_accuracy
+        values = (row.measured(self.measure.metric) for row in reversed(self.rows))
+        return next((value for value in values if value is not None), None)
 
 
 def load_run(folder: Path) -> Run:
@@ -146,6 +160,14 @@ def by_scenario(runs: Iterable[Run]) -> dict[str, list[Run]]:
     return groups
 
 
+def by_measure(runs: Iterable[Run]) -> dict[Measure, list[Run]]:
+    """The runs by what their targets are of; most often all runs have the same."""
+    groups: dict[Measure, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.measure, []).append(run)
+    return groups
+
+
 def doubts(runs: Sequence[Run]) -> list[str]:
     """What a reader should know before comparing these runs: one sentence each, most often none."""
     notes = [_unfinished(runs)] if any(_is_unfinished(run) for run in runs) else []
@@ -154,10 +176,7 @@ def doubts(runs: Sequence[Run]) -> list[str]:
     ]
     for run in runs:
         if diverged := diverged_rounds(run):
-            notes.append(
-                f"{run.policy}, seed {run.seed}, diverged: from round {diverged[0]:,} on, its loss was not a finite"
-                f" number in {len(diverged):,} tests."
-            )
+            notes.append(f"{run.policy}, seed {run.seed}, {diverged_text(diverged)}.")
     if undone := sum(run.undone_rounds for run in runs):
         notes.append(f"Work lost with a failed node and done again is left out here: {undone:,} rounds in all.")
     seen: dict[tuple[str, str, int], Run] = {}
@@ -174,12 +193,23 @@ def doubts(runs: Sequence[Run]) -> list[str]:
 
 
 def diverged_rounds(run: Run) -> list[int]:
-    """Rounds whose test gave an accuracy and no finite loss; JSON has neither NaN nor infinity, so a row has null."""
+    """Rounds whose training had no finite loss, as their rows say; rows of older versions do not say it.
+
+    Such a row shows it all the same where it has an accuracy and no loss: JSON has neither NaN nor infinity.
+    """
     return [
         row.round
         for row in run.rows
-        if row.test_accuracy is not None and (row.test_loss is None or not math.isfinite(row.test_loss))
+        if row.diverged is True
+        or (row.test_accuracy is not None and (row.test_loss is None or not math.isfinite(row.test_loss)))
     ]
+
+
+def diverged_text(rounds: Sequence[int]) -> str:
+    """Which rounds had no finite loss; there is at least one."""
+    if len(rounds) == 1:
+        return f"diverged: its loss was not a finite number in round {rounds[0]:,}"
+    return f"diverged: from round {rounds[0]:,} on, its loss was not a finite number in {len(rounds):,} rounds"
 
 
 def settings_of(runs: Sequence[Run]) -> dict[str, list[str]]:

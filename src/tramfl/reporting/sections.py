@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from tramfl.record import Summary
 from tramfl.reporting.colours import Look, in_order
 from tramfl.reporting.markup import Html, element, table, together
+from tramfl.reporting.measures import Aim, Measure, capital, in_order_of_difficulty
 from tramfl.reporting.plots import MANY_NODES, Plot, held_map
 from tramfl.reporting.runs import Run, by_scenario, doubts, settings_of, virtual
 from tramfl.reporting.summary import (
@@ -17,7 +18,6 @@ from tramfl.reporting.summary import (
     cell_text,
     difference_text,
     differences,
-    percent,
     seconds,
     times_to_target,
 )
@@ -100,12 +100,12 @@ def _target_table(runs: Sequence[Run], looks: Looks) -> Html:
     times = times_to_target(runs)
     if not times:
         return Html()
-    targets = sorted({time.target for time in times})
-    cells = {(time.policy, time.target): time for time in times}
-    held = {(time.policy, time.target): time for time in times_to_target(runs, "held")}
+    aims = in_order_of_difficulty(time.aim for time in times)
+    cells = {(time.policy, time.aim): time for time in times}
+    held = {(time.policy, time.aim): time for time in times_to_target(runs, "held")}
     policies = in_order(run.policy for run in runs)
     rows = [
-        [_policy(policy, looks), *(_time(cells.get((policy, t)), held.get((policy, t))) for t in targets)]
+        [_policy(policy, looks), *(_time(cells.get((policy, aim)), held.get((policy, aim))) for aim in aims)]
         for policy in policies
     ]
     caption = f"{'Virtual seconds' if virtual(runs) else 'Seconds'} until a test first reached a target"
@@ -118,13 +118,23 @@ def _target_table(runs: Sequence[Run], looks: Looks) -> Html:
     if any(0 < time.reached < time.seeds for time in times):
         caption += "; (3 of 5) means that only three of five seeds got there"
     missed = f" {NOT_REACHED} : not reached within the budget." if any(time.mean is None for time in times) else ""
-    headings = ["Policy", *(f"to {percent(t)}" for t in targets)]
-    return table(f"{caption}.{missed}", headings, rows, class_=_targets_class(targets))
+    headings = ["Policy", *(f"to {aim}" for aim in aims)]
+    return table(f"{caption}.{_directions(aims)}{missed}", headings, rows, class_=_targets_class(aims))
 
 
-def _targets_class(targets: Sequence[float]) -> str:
+def _directions(aims: Sequence[Aim]) -> str:
+    """Which values of each metric are better; of accuracy everybody knows."""
+    measures = dict.fromkeys(aim.measure for aim in aims)
+    return "".join(
+        f" {capital(measure.name)}: {'lower' if measure.lower else 'higher'} is better."
+        for measure in measures
+        if not measure.is_accuracy
+    )
+
+
+def _targets_class(aims: Sequence[Aim]) -> str:
     """Few targets fit a phone side by side; more scroll."""
-    return "numbers targets few" if len(targets) <= 3 else "numbers targets"
+    return "numbers targets few" if len(aims) <= 3 else "numbers targets"
 
 
 def _seeds(times: Sequence[TargetTime]) -> str:
@@ -156,18 +166,18 @@ def _difference_table(runs: Sequence[Run], looks: Looks) -> Html:
     found = differences(runs)
     if not any(difference.interval is not None for difference in found):
         return Html()
-    reference, targets = found[0].reference, sorted({difference.target for difference in found})
-    cells = {(difference.policy, difference.target): difference for difference in found}
+    reference, aims = found[0].reference, in_order_of_difficulty(difference.aim for difference in found)
+    cells = {(difference.policy, difference.aim): difference for difference in found}
     rows: list[list[str | Html]] = []
     for policy in in_order(difference.policy for difference in found):
-        texts = [_difference(cells.get((policy, target))) for target in targets]
+        texts = [_difference(cells.get((policy, aim))) for aim in aims]
         rows.append([_policy(policy, looks), *texts])
     caption = (
         f"Seconds later than {reference} on equal seeds: mean ± half of its 95 % confidence interval, and how many"
         " seeds had both reach the target. In bold where the interval excludes 0."
     )
-    headings = ["Policy", *(f"to {percent(t)}" for t in targets)]
-    return table(caption, headings, rows, class_=_targets_class(targets))
+    headings = ["Policy", *(f"to {aim}" for aim in aims)]
+    return table(caption, headings, rows, class_=_targets_class(aims))
 
 
 def _difference(difference: Difference | None) -> Html:
@@ -178,15 +188,17 @@ def _difference(difference: Difference | None) -> Html:
 
 
 def _totals(runs: Sequence[Run], looks: Looks) -> Html:
-    columns = TOTALS if any(run.summary.test_accuracy is not None for run in runs) else TOTALS[:-1]
+    measures = dict.fromkeys(run.measure for run in runs if run.measured is not None)
     rows = []
     for policy in in_order(run.policy for run in runs):
-        group = [run.summary for run in runs if run.policy == policy]
-        rows.append([_policy(policy, looks), *(text(group) for _, text in columns)])
+        group = [run for run in runs if run.policy == policy]
+        totals = [text([run.summary for run in group]) for _, text in TOTALS]
+        rows.append([_policy(policy, looks), *totals, *(_last_measured(group, measure) for measure in measures)])
     limits = ", ".join(f"{limit:,.6g}" for limit in sorted({run.settings.variance_limit for run in runs}))
     means = "Means over seeds; the variance is the largest of any seed. " if len(runs) > len(rows) else ""
     caption = f"Totals of the whole run. {means}The limit V on the variance is {limits}."
-    return table(caption, ["Policy", *(heading for heading, _ in columns)], rows, class_="numbers")
+    headings = ["Policy", *(heading for heading, _ in TOTALS), *(f"Last {measure.name}" for measure in measures)]
+    return table(caption, headings, rows, class_="numbers")
 
 
 def _rate(group: Sequence[Summary]) -> str:
@@ -194,9 +206,11 @@ def _rate(group: Sequence[Summary]) -> str:
     return f"{sum(summary.samples for summary in group) / total:,.0f}" if total else ""
 
 
-def _last_accuracy(group: Sequence[Summary]) -> str:
-    measured = [summary.test_accuracy for summary in group if summary.test_accuracy is not None]
-    return f"{100 * statistics.fmean(measured):.1f} %" if measured else ""
+def _last_measured(group: Sequence[Run], measure: Measure) -> str:
+    """The mean of what was measured last in the runs that have this measure."""
+    values = [run.measured for run in group if run.measure == measure]
+    found = [value for value in values if value is not None]
+    return measure.value(statistics.fmean(found)) if found else ""
 
 
 TOTALS: tuple[tuple[str, Callable[[Sequence[Summary]], str]], ...] = (
@@ -206,9 +220,8 @@ TOTALS: tuple[tuple[str, Callable[[Sequence[Summary]], str]], ...] = (
     ("Seconds", lambda group: seconds(statistics.fmean(summary.total_seconds for summary in group))),
     ("Samples\N{NO-BREAK SPACE}/\N{NO-BREAK SPACE}s", _rate),
     ("Largest label variance", lambda group: f"{max(summary.largest_label_variance for summary in group):,.0f}"),
-    ("Last accuracy", _last_accuracy),
 )
-"""The table of totals: each column's heading, and its text from a policy's summaries."""
+"""The table of totals: each column's heading, and its text from a policy's summaries. Metrics follow."""
 
 
 def _policy(policy: str, looks: Looks) -> Html:
@@ -313,12 +326,13 @@ def _essentials(runs: Sequence[Run], settings: dict[str, list[str]]) -> list[Htm
         for cost in (run.summary.cost for run in runs)
         if cost.flops_per_sample
     }
+    aims = [Aim(run.measure, target) for run in runs for target in run.settings.budget.targets]
     facts = {
         "Data set": settings.get("dataset", []),
         "Layout": settings.get("partition.layout", []),
         "Policies": in_order(run.policy for run in runs),
         "Seeds": [str(seed) for seed in sorted({run.seed for run in runs})],
-        "Targets": [percent(t) for t in sorted({t for run in runs for t in run.settings.budget.targets})],
+        "Targets": [str(aim) for aim in in_order_of_difficulty(aims)],
         "Model": sorted(costs),
         "Versions": [f"{name} {', '.join(sorted(found))}" for name, found in versions.items()],
     }

@@ -70,9 +70,9 @@ class LabelUsage:
 Quantity = Callable[[Run], Curve]
 
 
-def accuracy_over_time(run: Run) -> Curve:
-    """Global test accuracy where it was measured, over T_total."""
-    return _curve([(row.total_seconds, row.test_accuracy) for row in run.rows])
+def metric_over_time(run: Run) -> Curve:
+    """What the run's targets are of, accuracy by default, on the test samples where it was measured, over T_total."""
+    return _curve([(row.total_seconds, row.measured(run.measure.metric)) for row in run.rows])
 
 
 def time_over_rounds(run: Run) -> Curve:

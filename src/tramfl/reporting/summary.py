@@ -7,17 +7,19 @@ Two times are kept apart. "First" is when a test first reached the target: the p
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from rich.table import Table
 from rich.text import Text
 
+from tramfl.config import ACCURACY
 from tramfl.record import Regret
 from tramfl.reporting.colours import in_order
 from tramfl.reporting.intervals import half_width, mean_of
-from tramfl.reporting.runs import Run, by_scenario
+from tramfl.reporting.measures import Aim, Measure, in_order_of_difficulty
+from tramfl.reporting.runs import Run, by_measure, by_scenario
 
 NOT_REACHED = "--"
 OURS = "load-aware"
@@ -44,6 +46,15 @@ class TargetTime:
     wins: bool
     """Whether no other policy was faster; only where every seed reached it and there was somebody to beat."""
     kind: Kind = "first"
+    metric: str = ACCURACY
+    """What the target is of ..."""
+    lower: bool = False
+    """... and whether lower values of it are better."""
+
+    @property
+    def aim(self) -> Aim:
+        """The target with its metric."""
+        return Aim(Measure(self.metric, self.lower), self.target)
 
     @property
     def always(self) -> bool:
@@ -65,6 +76,13 @@ class Difference:
     """Half the width of the 95 % confidence interval; None below two such seeds."""
     seeds: int
     kind: Kind = "first"
+    metric: str = ACCURACY
+    lower: bool = False
+
+    @property
+    def aim(self) -> Aim:
+        """The target with its metric."""
+        return Aim(Measure(self.metric, self.lower), self.target)
 
     @property
     def clear(self) -> bool:
@@ -75,12 +93,12 @@ class Difference:
 def times_to_target(runs: Sequence[Run], kind: Kind = "first") -> list[TargetTime]:
     """The time to every target of every scenario that was trained, policy by policy, winners marked."""
     times: list[TargetTime] = []
-    for scenario, group in by_scenario(runs).items():
+    for scenario, measure, group in _races(runs):
         if not any(run.tested for run in group):
             continue  # a table of dashes would say that nobody got there
         policies = in_order(run.policy for run in group)
         for target in _targets(group, kind):
-            entries = [_time(scenario, policy, target, group, kind) for policy in policies]
+            entries = [_time(scenario, policy, Aim(measure, target), group, kind) for policy in policies]
             times += _with_winner([entry for entry in entries if entry.seeds])
     return times
 
@@ -88,7 +106,7 @@ def times_to_target(runs: Sequence[Run], kind: Kind = "first") -> list[TargetTim
 def differences(runs: Sequence[Run], kind: Kind = "first") -> list[Difference]:
     """Each policy against the reference on equal seeds: load-aware where it was run, else the first policy."""
     found: list[Difference] = []
-    for scenario, group in by_scenario(runs).items():
+    for scenario, measure, group in _races(runs):
         policies = in_order(run.policy for run in group)
         reference = OURS if OURS in policies else policies[0]
         for target in _targets(group, kind):
@@ -98,8 +116,16 @@ def differences(runs: Sequence[Run], kind: Kind = "first") -> list[Difference]:
                 apart = [theirs[seed] - ours[seed] for seed in sorted(ours.keys() & theirs.keys())]
                 if policy != reference and (mean := mean_of(apart)) is not None:
                     interval = half_width(apart)
-                    found.append(Difference(scenario, policy, reference, target, mean, interval, len(apart), kind))
+                    counts = (mean, interval, len(apart), kind, measure.metric, measure.lower)
+                    found.append(Difference(scenario, policy, reference, target, *counts))
     return found
+
+
+def _races(runs: Sequence[Run]) -> Iterator[tuple[str, Measure, list[Run]]]:
+    """The runs that can be set side by side: those of one scenario whose targets are of the same metric."""
+    for scenario, group in by_scenario(runs).items():
+        for measure, alike in by_measure(group).items():
+            yield scenario, measure, alike
 
 
 def _targets(group: Iterable[Run], kind: Kind) -> list[float]:
@@ -129,32 +155,39 @@ def as_data(times: Iterable[TargetTime | Difference]) -> list[dict[str, Any]]:
 def as_table(times: Sequence[TargetTime]) -> Table:
     """The table for a terminal: a row per policy, a column per target, the winner in bold with a star."""
     held = bool(times) and times[0].kind == "held"
-    title = "Virtual seconds to hold an accuracy" if held else "Virtual seconds to reach an accuracy"
-    cells = {(time.scenario, time.policy, time.target): _terminal_cell(time) for time in times}
-    return _policies_by_targets(title, [(t.scenario, t.policy, t.target) for t in times], cells)
+    title = f"Virtual seconds to {'hold' if held else 'reach'} {_of_what(times)}"
+    cells = {(time.scenario, time.policy, time.aim): _terminal_cell(time) for time in times}
+    return _policies_by_targets(title, cells)
+
+
+def _of_what(times: Sequence[TargetTime]) -> str:
+    """What the times of a table are to, with its direction where that is not plain."""
+    measures = list(dict.fromkeys(time.aim.measure for time in times))
+    if len(measures) > 1:
+        return "a target"
+    if not measures or measures[0].is_accuracy:
+        return "an accuracy"
+    return f"a value of {measures[0].name} ({'lower' if measures[0].lower else 'higher'} is better)"
 
 
 def differences_table(found: Sequence[Difference]) -> Table:
     """The differences for a terminal: a row per policy, a column per target."""
     reference = found[0].reference
     title = f"Seconds later than {reference}"
-    cells = {(d.scenario, d.policy, d.target): Text(difference_text(d)) for d in found}
-    return _policies_by_targets(title, [(d.scenario, d.policy, d.target) for d in found], cells)
+    return _policies_by_targets(title, {(d.scenario, d.policy, d.aim): Text(difference_text(d)) for d in found})
 
 
-def _policies_by_targets(
-    title: str, keys: Sequence[tuple[str, str, float]], cells: Mapping[tuple[str, str, float], Text]
-) -> Table:
-    scenarios = list(dict.fromkeys(scenario for scenario, _, _ in keys))
-    targets = sorted({target for _, _, target in keys})
+def _policies_by_targets(title: str, cells: Mapping[tuple[str, str, Aim], Text]) -> Table:
+    scenarios = list(dict.fromkeys(scenario for scenario, _, _ in cells))
+    aims = in_order_of_difficulty(aim for _, _, aim in cells)
     table = Table(title=title, title_justify="left")
     for heading in ["Scenario"] * (len(scenarios) > 1) + ["Policy"]:
         table.add_column(heading)
-    for target in targets:
-        table.add_column(percent(target), justify="right")
+    for aim in aims:
+        table.add_column(str(aim), justify="right")
     for scenario in scenarios:
-        for policy in in_order(policy for where, policy, _ in keys if where == scenario):
-            shown = [cells.get((scenario, policy, target), Text("")) for target in targets]
+        for policy in in_order(policy for where, policy, _ in cells if where == scenario):
+            shown = [cells.get((scenario, policy, aim), Text("")) for aim in aims]
             table.add_row(*[Text(scenario)] * (len(scenarios) > 1), Text(policy), *shown)
         table.add_section()
     return table
@@ -188,24 +221,19 @@ def rounds_text(count: int) -> str:
     return "1 round" if count == 1 else f"{count:,} rounds"
 
 
-def percent(share: float) -> str:
-    """A share as per cent, without digits that say nothing."""
-    return f"{100 * share:.4g} %"
-
-
-def _time(scenario: str, policy: str, target: float, group: Iterable[Run], kind: Kind) -> TargetTime:
+def _time(scenario: str, policy: str, aim: Aim, group: Iterable[Run], kind: Kind) -> TargetTime:
     found = [
         value
         for run in group
         if run.policy == policy
         for key, value in _seconds(run, kind).items()
-        if float(key) == target
+        if float(key) == aim.target
     ]
     reached = [value for value in found if value is not None]
     return TargetTime(
         scenario,
         policy,
-        target,
+        aim.target,
         mean=mean_of(reached),
         spread=statistics.stdev(reached) if len(reached) > 1 else None,
         interval=half_width(reached),
@@ -213,6 +241,8 @@ def _time(scenario: str, policy: str, target: float, group: Iterable[Run], kind:
         seeds=len(found),
         wins=False,
         kind=kind,
+        metric=aim.measure.metric,
+        lower=aim.measure.lower,
     )
 
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 
 from tramfl.reporting.colours import in_order
 from tramfl.reporting.intervals import half_width
-from tramfl.reporting.runs import NOT_ENDED, Run, by_scenario, virtual
-from tramfl.reporting.summary import TargetTime, percent, rounds_text, seconds, seconds_by_seed, times_to_target
+from tramfl.reporting.measures import Aim, in_order_of_difficulty, percent
+from tramfl.reporting.runs import NOT_ENDED, Run, by_measure, by_scenario, virtual
+from tramfl.reporting.summary import TargetTime, rounds_text, seconds, seconds_by_seed, times_to_target
 
 
 def verdict(runs: Sequence[Run]) -> str:
@@ -24,8 +25,13 @@ def verdict(runs: Sequence[Run]) -> str:
         return _of_schedules(runs)
     if not any(run.tested for run in runs):
         return f"No model was tested: {_untested(runs)}."
+    return " ".join(_of_measure(alike) for alike in by_measure(runs).values())
+
+
+def _of_measure(runs: Sequence[Run]) -> str:
+    """Of runs whose targets are of one metric."""
     times = times_to_target(runs)
-    return _of_race(times, runs) if times else _of_accuracies(runs)
+    return _of_race(times, runs) if times else f"No target was set; {_closest(runs)}."
 
 
 def _of_scenarios(groups: Sequence[Sequence[Run]]) -> str:
@@ -33,8 +39,8 @@ def _of_scenarios(groups: Sequence[Sequence[Run]]) -> str:
     decided = 0
     for group in groups:
         times = times_to_target(group)
-        top = max((time.target for time in times if time.wins), default=None)
-        winners = [time.policy for time in times if time.wins and time.target == top]
+        top = max((time.aim for time in times if time.wins), key=_difficulty, default=None)
+        winners = [time.policy for time in times if time.wins and time.aim == top]
         decided += bool(winners)
         for policy in winners:
             wins[policy] = wins.get(policy, 0) + 1
@@ -44,8 +50,9 @@ def _of_scenarios(groups: Sequence[Sequence[Run]]) -> str:
     first = [policy for policy in in_order(wins) if wins[policy] == most]
     undecided = f"; {len(groups) - decided} had no winner" if decided < len(groups) else ""
     verb = "is" if len(first) == 1 else "are each"
+    hardest = "hardest" if any(run.measure.lower for group in groups for run in group) else "highest"
     return (
-        f"{_listed(first)} {verb} fastest to the highest target that was reached with every seed "
+        f"{_listed(first)} {verb} fastest to the {hardest} target that was reached with every seed "
         f"in {most} of {len(groups)} scenarios{undecided}."
     )
 
@@ -62,23 +69,23 @@ def _of_run(run: Run) -> str:
     if not run.tested:
         trained = f"{run.policy} trained {seconds(summary.total_seconds)} s{of_time}, {work}{so_far}"
         return f"{trained}; its model was not tested: {_untested([run])} (seed {run.seed})."
-    accuracy = (
-        "" if summary.test_accuracy is None else f"; its last test accuracy was {_accuracy(summary.test_accuracy)}"
-    )
+    measure, measured = run.measure, run.measured
+    last = "" if measured is None else f"; its last test {measure.name} was {measure.value(measured)}"
     reached = {float(key): value for key, value in summary.seconds_to_target.items()}
-    top = max((target for target, value in reached.items() if value is not None), default=None)
-    missed = [target for target in reached if top is None or target > top]
-    if top is not None:
-        missing = f", but did not reach {percent(max(missed))} within {work}{so_far}{accuracy}" if missed else ""
-        return f"{run.policy} reaches {_at(top, reached[top], of_time)}{missing} (seed {run.seed})."
+    targets = measure.easiest_first(reached)
+    place = max((n for n, target in enumerate(targets) if reached[target] is not None), default=None)
+    missed = targets if place is None else targets[place + 1 :]
+    if place is not None:
+        top, short = targets[place], f", but did not reach {measure.target(targets[-1])} within {work}{so_far}{last}"
+        missing = short if missed else ""
+        return f"{run.policy} reaches {_at(Aim(measure, top), reached[top], of_time)}{missing} (seed {run.seed})."
     if missed:
         return (
-            f"{run.policy} did not reach {percent(min(missed))} in {seconds(summary.total_seconds)} s"
-            f"{of_time}, {work}{so_far}{accuracy} (seed {run.seed})."
+            f"{run.policy} did not reach {measure.target(missed[0])} in {seconds(summary.total_seconds)} s"
+            f"{of_time}, {work}{so_far}{last} (seed {run.seed})."
         )
     return (
-        f"{run.policy} trained {seconds(summary.total_seconds)} s{of_time}, {work}{so_far}{accuracy} "
-        f"(seed {run.seed})."
+        f"{run.policy} trained {seconds(summary.total_seconds)} s{of_time}, {work}{so_far}{last} (seed {run.seed})."
     )
 
 
@@ -88,14 +95,14 @@ def _untested(runs: Sequence[Run]) -> str:
 
 
 def _of_race(times: Sequence[TargetTime], runs: Sequence[Run]) -> str:
-    """The highest target that anybody reached decides; higher ones that nobody reached are named."""
-    targets, of_time = sorted({time.target for time in times}, reverse=True), _of_time(runs)
-    top = next((t for t in targets if any(time.reached for time in times if time.target == t)), None)
+    """The hardest target that anybody reached decides; harder ones that nobody reached are named."""
+    aims, of_time = in_order_of_difficulty(time.aim for time in times)[::-1], _of_time(runs)
+    top = next((aim for aim in aims if any(time.reached for time in times if time.aim == aim)), None)
     if top is None:
-        return f"Nobody reached {percent(targets[-1])} within the budget; {_closest(runs)}."
-    nobody = f"Nobody reached {percent(targets[0])} within the budget; " if top != targets[0] else ""
+        return f"Nobody reached {aims[-1]} within the budget; {_closest(runs)}."
+    nobody = f"Nobody reached {aims[0]} within the budget; " if top != aims[0] else ""
     entries = sorted(
-        (time for time in times if time.target == top),
+        (time for time in times if time.aim == top),
         key=lambda t: (not t.always, -t.reached, t.mean or math.inf),
     )
     first = entries[0]
@@ -104,7 +111,7 @@ def _of_race(times: Sequence[TargetTime], runs: Sequence[Run]) -> str:
     if not first.always:
         start = f"{nobody}no policy" if nobody else "No policy"
         some = f"{first.reached} of {first.seeds} seeds, after {seconds(first.mean or 0.0)} s{of_time} on average"
-        return f"{start} reached {percent(top)} with every seed; {first.policy} came closest, with {some}."
+        return f"{start} reached {top} with every seed; {first.policy} came closest, with {some}."
     winners = [time for time in entries if time.wins]
     if len(winners) > 1:
         tied = _listed([time.policy for time in winners])
@@ -142,13 +149,18 @@ def _clear(runs: Sequence[Run], first: TargetTime, following: TargetTime) -> boo
 def _alone(time: TargetTime, of_time: str) -> str:
     if time.always:
         spread = f", give or take {seconds(time.interval)} s at 95 % confidence" if time.interval is not None else ""
-        return f"{time.policy} reaches {_at(time.target, time.mean, of_time)}{spread}{_over_seeds([time])}"
+        return f"{time.policy} reaches {_at(time.aim, time.mean, of_time)}{spread}{_over_seeds([time])}"
     with_some = f"with {time.reached} of {time.seeds} seeds"
-    return f"{time.policy} reaches {_at(time.target, time.mean, of_time)} on average, but only {with_some}"
+    return f"{time.policy} reaches {_at(time.aim, time.mean, of_time)} on average, but only {with_some}"
 
 
-def _at(target: float, after: float | None, of_time: str) -> str:
-    return f"{percent(target)} after {seconds(after or 0.0)} s{of_time}"
+def _difficulty(aim: Aim) -> float:
+    """A number that grows with how hard a target of a metric is."""
+    return -aim.target if aim.measure.lower else aim.target
+
+
+def _at(aim: Aim, after: float | None, of_time: str) -> str:
+    return f"{aim} after {seconds(after or 0.0)} s{of_time}"
 
 
 def _of_time(runs: Sequence[Run]) -> str:
@@ -174,21 +186,18 @@ def _times_as_many(ours: float, theirs: float) -> str:
     return f"{ours / theirs:.1f} times as many as" if theirs else "more than"
 
 
-def _of_accuracies(runs: Sequence[Run]) -> str:
-    return f"No target was set; {_closest(runs)}."
-
-
 def _closest(runs: Sequence[Run]) -> str:
-    """Who ended with the best test accuracy, and after how long."""
-    measured = [run for run in runs if run.summary.test_accuracy is not None]
+    """Who ended with the best value of the metric, and after how long; the runs have the same metric."""
+    measure, measured = runs[0].measure, [run for run in runs if run.measured is not None]
     if not measured:
-        return "no test accuracy was measured"
-    accuracies = _means(measured, lambda run: run.summary.test_accuracy or 0.0)
+        return f"no test {measure.name} was measured"
+    values = _means(measured, lambda run: run.measured or 0.0)
     lasted = _means(measured, lambda run: run.summary.total_seconds)
-    best = max(in_order(accuracies), key=lambda policy: accuracies[policy])
-    which = f"the best, {best}, ended" if len(accuracies) > 1 else f"{best} ended"
+    best = next(policy for policy in in_order(values) if values[policy] == measure.best(values.values()))
+    which = f"the best, {best}, ended" if len(values) > 1 else f"{best} ended"
     after = f"after {seconds(lasted[best])} s{_of_time(measured)}"
-    return f"{which} at {_accuracy(accuracies[best])} {after}{_seed_note(measured)}"
+    reached = measure.value(values[best]) if measure.is_accuracy else measure.target(values[best])
+    return f"{which} at {reached} {after}{_seed_note(measured)}"
 
 
 def _means(runs: Sequence[Run], figure: Callable[[Run], float]) -> dict[str, float]:
@@ -200,10 +209,6 @@ def _means(runs: Sequence[Run], figure: Callable[[Run], float]) -> dict[str, flo
 
 def _rate(run: Run) -> float:
     return run.summary.samples / run.summary.total_seconds if run.summary.total_seconds else 0.0
-
-
-def _accuracy(share: float) -> str:
-    return f"{100 * share:.1f} %"
 
 
 def _over_seeds(times: Sequence[TargetTime]) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
-from tramfl.config import Scenario, as_table, settings_from, with_value
+from tramfl.config import ACCURACY, Scenario, as_table, settings_from, with_value
 from tramfl.learning.app import App, app_of
 from tramfl.learning.data.fingerprint import fingerprint
 from tramfl.learning.data.partition import OWN_LAYOUT
@@ -237,7 +237,9 @@ class _Bar:
         budget = self._budget
         used = ((budget.rounds, row.round), (budget.seconds, row.total_seconds), (budget.samples, sum(row.used)))
         share = max((done / limit for limit, done in used if limit), default=0.0)
-        tested = "" if row.test_accuracy is None else f", accuracy {row.test_accuracy:.1%}"
+        value = row.measured(budget.metric)
+        shown = "" if value is None else f"{value:.1%}" if budget.metric == ACCURACY else f"{value:.4g}"
+        tested = shown and f", {budget.metric} {shown}"
         self._bar.update(self._task, completed=min(1.0, share), description=f"round {row.round:,}{tested}")
 
 

@@ -33,6 +33,10 @@ class Judge(Protocol):
         """Scores of a model, and its loss on what `node` keeps aside; `targets` are those still open."""
         ...
 
+    def diverged(self, digest: Digest) -> bool:
+        """Whether the training that made a model had no finite loss."""
+        ...
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -143,7 +147,8 @@ class Experiment:
             if not self._closed:
                 raise BadInput("the run came to a halt: no node could go on.")
             closed = self._closed.popleft()
-            row = self._with_actual(row_of(closed.outcome, closed.record, self._score(closed)))
+            scores, diverged = self._score(closed), self._diverged(closed)
+            row = self._with_actual(row_of(closed.outcome, closed.record, scores, diverged=diverged))
             if self.scenario.record.rows == "short":
                 row = shortened(row)
             self.reached = Reached(
@@ -196,6 +201,10 @@ class Experiment:
         if node is None or self.setting.judge is None or not due:
             return Scores()
         return self.setting.judge.scores(record.weights.digest, node, self.reached.tally.milestones.open)
+
+    def _diverged(self, closed: CloseRound) -> bool:
+        judge, trained = self.setting.judge, closed.outcome.node is not None
+        return trained and judge is not None and judge.diverged(closed.record.weights.digest)
 
     @property
     def finished(self) -> bool:

@@ -98,6 +98,10 @@ class _Judge:
         found = self._learner.scores(digest, node, targets)
         return Scores(found.test_accuracy, found.test_loss, found.validation_loss, found.metrics or UNSET)
 
+    def diverged(self, digest: Digest) -> bool:
+        """Whether the training that made a model had no finite loss."""
+        return self._learner.diverged(digest)
+
 
 def with_training(
     scenario: Scenario,

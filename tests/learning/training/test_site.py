@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import tramfl
-from tramfl.config import Cost, Partition, Scenario
+from tramfl.config import Cost, Partition, Scenario, TrainingSettings
 from tramfl.learning.app import App, app_named
 from tramfl.learning.data.datasets import Dataset
 from tramfl.learning.model.weights import about, digest, from_bytes, to_bytes
@@ -125,3 +126,18 @@ def test_an_app_is_found_by_name_and_anything_else_refused(tmp_path: Path, monke
         app_named("shop:other")
     with pytest.raises(BadInput, match="gave a int, not a"):
         App(data=lambda: 3).dataset()
+
+
+def test_a_site_says_that_a_training_diverged_and_refuses_it_where_the_scenario_stops(tmp_path: Path) -> None:
+    def diverging(divergence: str) -> SiteLearner:
+        training = TrainingSettings(learning_rate=1e30, divergence=divergence)  # type: ignore[arg-type]
+        return build_site_learner(replace(SCENARIO, training=training), node=0, nodes=NODES, name="a")
+
+    samples = (40, 40, 40, *(0,) * 7)
+    site(0).write_initial(tmp_path / "w0")
+    assert not site(0).train(tmp_path / "w0", samples, 1, tmp_path / "fine").diverged
+    with pytest.warns(UserWarning, match="the training loss at node 0"):
+        assert diverging("warn").train(tmp_path / "w0", samples, 1, tmp_path / "w1").diverged
+    with pytest.raises(BadInput, match=r'round 1: .* \(training.divergence = "stop"\)'):
+        diverging("stop").train(tmp_path / "w0", samples, 1, tmp_path / "w2")
+    assert not (tmp_path / "w2").exists()

@@ -147,7 +147,7 @@ def test_rounds_appear_by_themselves_from_before_the_first(make_run: MakeRun, wa
     assert "Round 13 is being worked out." in window.text("#now-what")
     newest = window.page.locator("#log li").first
     assert rows[-1].decision.reason in newest.inner_text()
-    assert window.text("#n-accuracy") == f"{round(100 * (rows[-1].test_accuracy or 0), 1):g} %"
+    assert window.text("#n-metric") == f"{round(100 * (rows[-1].test_accuracy or 0), 1):g} %"
     fetched = [url for url in window.asked if "/changes" in url]
     assert "after=3" in " ".join(fetched)  # rows that were there are not asked for again
 
@@ -434,7 +434,7 @@ def test_a_screen_reader_finds_its_way(make_run: MakeRun, watch: Watch, tab: Win
             "c => c.labels?.[0]?.textContent || c.innerText"
         )
     assert page.get_by_role("img", name="Test accuracy").count() == 1
-    window.until("document.querySelector('#c-accuracy figcaption').textContent.includes(' % after ')")
+    window.until("document.querySelector('#c-metric figcaption').textContent.includes(' % after ')")
 
 
 def test_five_thousand_rounds_leave_the_page_small(make_run: MakeRun, watch: Watch, tab: Window) -> None:

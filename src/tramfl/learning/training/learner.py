@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -160,6 +161,11 @@ class Learner:
     def training_loss(self, digest: Digest) -> float | None:
         """The mean loss of the training that made a model; None where it is not known."""
         return self._find(digest).loss
+
+    def diverged(self, digest: Digest) -> bool:
+        """Whether the training that made a model had no finite loss; False where its loss is not known."""
+        loss = self._find(digest).loss
+        return loss is not None and not math.isfinite(loss)
 
     def discard(self, digest: Digest) -> None:
         """Forget a model; an unknown one, or the initial one, is left as it is."""

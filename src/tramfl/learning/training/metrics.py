@@ -116,7 +116,7 @@ def _known(name: str) -> Metric:
 
 
 def value_of(name: str, metric: Metric, outputs: Any, targets: Any) -> float | None:
-    """A metric of these outputs; None where it is not defined for them, such as AUROC of one class."""
+    """A metric of these outputs; None where it is not defined for them: AUROC of one class, or outputs with a NaN."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # scikit-learn warns where a metric is not defined, and gives NaN
@@ -124,10 +124,12 @@ def value_of(name: str, metric: Metric, outputs: Any, targets: Any) -> float | N
     except ValueError as error:
         if "class" in str(error) and "present" in str(error):
             return None
+        if isinstance(outputs, Tensor) and not bool(outputs.isfinite().all()):
+            return None  # training has diverged, which the row says
         raise BadInput(f"the metric {name!r} cannot be computed ({str(error).splitlines()[0]}).") from error
     except (TypeError, RuntimeError, IndexError) as error:
         raise BadInput(f"the metric {name!r} cannot be computed ({str(error).splitlines()[0]}).") from error
-    return None if math.isnan(value) else value
+    return value if math.isfinite(value) else None  # JSON has neither NaN nor infinity
 
 
 def _classes(outputs: Tensor, targets: Tensor) -> NDArray[Any]:

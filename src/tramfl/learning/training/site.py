@@ -38,6 +38,8 @@ class Made:
     digest: Digest
     size: int
     seconds: float
+    diverged: bool = False
+    """Whether they come from a training without a finite loss."""
 
 
 class SiteLearner:
@@ -62,10 +64,10 @@ class SiteLearner:
         content = _read(parent)
         before = self._learner.restore(content, _drawn(content, self._learner.held.shape, parent))
         child = self._learner.train(self._node, before, tuple(samples), round_)
-        made = self._write(child, to)
+        made, diverged = self._write(child, to), self._learner.diverged(child)
         for digest in (before, child):
             self._learner.discard(digest)
-        return Made(made.digest, made.size, time.perf_counter() - began)
+        return Made(made.digest, made.size, time.perf_counter() - began, diverged)
 
     def scores(self, weights: Path, targets: Sequence[float]) -> TestScores:
         """How good a model is, on this site's test samples and on those it keeps aside."""

@@ -39,7 +39,7 @@
     cell(digits(rounds.transfer[i], 3));
     cell(digits(rounds.idle[i], 3));
     cell(digits(rounds.variance[i], 0));
-    cell(rounds.accuracy[i] === null ? "" : (100 * rounds.accuracy[i]).toFixed(1) + " %");
+    cell(rounds.tested[i]);
     cell(rounds.reason[i], "td", "text");
     return row;
   }

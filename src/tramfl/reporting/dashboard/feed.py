@@ -17,6 +17,7 @@ from tramfl.record import Now
 from tramfl.reporting.colours import looks
 from tramfl.reporting.dashboard.source import Source
 from tramfl.reporting.dashboard.wire import wire_row
+from tramfl.reporting.measures import Measure
 
 LOOK_SECONDS = 0.25
 """Between two looks at the source."""
@@ -30,6 +31,8 @@ class News(Struct, frozen=True, kw_only=True):
     now: Now
     colour: str
     """Of the policy, as in reports and figures."""
+    metric: str
+    """What the targets are of, as people write it."""
     version: int
     """Of `now`; a watcher says which one it has."""
     after: int
@@ -69,6 +72,7 @@ class Feed:
                         News(
                             now=now,
                             colour=looks([now.policy])[now.policy].colour,
+                            metric=Measure(now.metric).name,
                             version=self._version,
                             after=after,
                             total=len(self._rows),
@@ -84,7 +88,7 @@ class Feed:
         if self._now is None or now.run != self._now.run:
             self._rows = []
         while fresh := self._source.rows(len(self._rows)):
-            self._rows += [msgspec.Raw(self._encode(wire_row(row))) for row in fresh]
+            self._rows += [msgspec.Raw(self._encode(wire_row(row, now.metric))) for row in fresh]
         self._now, self._version = now, zlib.crc32(self._encode(now))
         self._looked_at = self._clock()
         return now

@@ -62,6 +62,8 @@ class FolderSource:
             labels=tuple(str(label) for label in resolved.labels),
             variance_limit=settings.variance_limit,
             targets=settings.budget.targets,
+            metric=settings.budget.metric,
+            lower_is_better=settings.budget.lower_is_better,
             model_bits=resolved.cost.model_bits if resolved.cost else settings.cost.model_bits,
             rounds_planned=settings.budget.rounds,
         )

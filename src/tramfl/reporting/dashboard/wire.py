@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from tramfl.config import ACCURACY
 from tramfl.record import Row
 
 
@@ -24,16 +25,19 @@ class WireRow(Struct, frozen=True, array_like=True):
     variance: float
     flops: tuple[float | None, ...]
     bandwidth: tuple[float | None, ...]
-    accuracy: float | None
+    tested: float | None
+    """What the run's targets are of, accuracy by default."""
     loss: float | None
     validation: float | None
     reason: str
     predicted: float
     """What the decision predicted for the whole round."""
+    diverged: bool = False
+    """Whether the loss of the round's training was not a finite number."""
 
 
-def wire_row(row: Row) -> WireRow:
-    """A row with six digits that count, and the total with ten."""
+def wire_row(row: Row, metric: str = ACCURACY) -> WireRow:
+    """A row with six digits that count, the total with ten, and what was measured of `metric`."""
     loads = row.loads.in_full
     return WireRow(
         round=row.round,
@@ -50,11 +54,12 @@ def wire_row(row: Row) -> WireRow:
         variance=_six(row.label_variance),
         flops=tuple(_three(value) for value in loads.flops),
         bandwidth=tuple(_three(value) for value in loads.bandwidth),
-        accuracy=row.test_accuracy,
+        tested=row.measured(metric),
         loss=row.test_loss,
         validation=row.validation_loss,
         reason=row.decision.reason,
         predicted=_six(row.decision.predicted_seconds),
+        diverged=row.diverged is True,
     )
 
 

@@ -119,6 +119,10 @@ class RoundTimes(Struct, frozen=True):
     predicted_seconds: float
     actual_seconds: float
     test_accuracy: float | None
+    measured: float | None = None
+    """What the run's targets are of, accuracy by default, on the test samples."""
+    diverged: bool = False
+    """Whether the loss of the round's training was not a finite number."""
 
 
 class Operator:
@@ -201,7 +205,7 @@ class Operator:
 
     async def last_rounds(self, status: FederationStatus, count: int) -> list[RoundTimes]:
         """How long the last rounds were predicted to take, and took."""
-        last = status.record.round if status.record is not None else 0
+        last, metric = status.record.round if status.record is not None else 0, self.federation.file.run.budget.metric
         rows = await self.rows(status, max(1, last - count + 1)) if count and last else []
         return [
             RoundTimes(
@@ -210,6 +214,8 @@ class Operator:
                 row.decision.predicted_seconds,
                 row.compute_seconds + row.transfer_seconds + row.idle_seconds,
                 row.test_accuracy,
+                row.measured(metric),
+                row.diverged is True,
             )
             for row in rows
         ]

@@ -88,6 +88,8 @@ class FederationSource:
             labels=labels,
             variance_limit=scenario.variance_limit,
             targets=scenario.budget.targets,
+            metric=scenario.budget.metric,
+            lower_is_better=scenario.budget.lower_is_better,
             model_bits=cost.model_bits if cost is not None else None,
             rounds_planned=scenario.budget.rounds,
         )
@@ -103,7 +105,7 @@ class FederationSource:
         at = time.monotonic()
         for number, row in enumerate(rows):
             waited = at - self._seen.setdefault(row.round, at)
-            if row.node is not None and row.test_accuracy is None and waited < SCORE_SECONDS:
+            if row.node is not None and not row.is_tested and waited < SCORE_SECONDS:
                 return rows[:number]
         return rows
 

@@ -137,6 +137,8 @@ class Driver:
         self._trainings: dict[int, asyncio.Task[None]] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._staged: dict[Digest, Path] = {}
+        self._diverged: Digest | None = None
+        """What this site trained last, where that training had no finite loss."""
         self._arrivals: dict[tuple[NodeId, int], list[asyncio.Future[Accepted | Refused]]] = {}
         # One thread: what is stored first is discarded last.
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
@@ -254,7 +256,9 @@ class Driver:
     def _swap(self, command: do.Swap) -> None:
         row = None
         if command.outcome is not None:
-            row = msgspec.json.encode(row_of(command.outcome, command.record, Scores()))
+            # The site that trained commits the round, so it knows how the training of these weights went.
+            diverged = command.record.weights.digest == self._diverged
+            row = msgspec.json.encode(row_of(command.outcome, command.record, Scores(), diverged=diverged))
         self._task(self._swapping(command, row))
 
     async def _swapping(self, command: do.Swap, row: bytes | None) -> None:
@@ -443,6 +447,7 @@ class Driver:
         else:
             self._site.trained(sum(samples), made.seconds)
             self._staged[made.digest] = to
+            self._diverged = made.digest if made.diverged else None
             self.tell(on.Trained(self._clock(), command.ticket, made.digest, made.seconds))
         finally:
             self._trainings.pop(command.ticket, None)

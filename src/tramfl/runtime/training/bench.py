@@ -57,7 +57,7 @@ class _Bench:
             made = learner.write_initial(Path(request.to))
         else:
             made = learner.train(Path(request.parent), request.samples, request.round, Path(request.to))
-        return NewWeights(made.digest, made.size, made.seconds)
+        return NewWeights(made.digest, made.size, made.seconds, made.diverged)
 
     def _load(self, request: Build) -> Built:
         learner = build_site_learner(

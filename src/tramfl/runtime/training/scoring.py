@@ -70,7 +70,7 @@ class TestedRounds:
         if new := sorted(notes.keys() - self._rows.keys()):
             for line in await self._register.rows(run, new[0], new[-1]):
                 row = msgspec.json.decode(with_scores(line, notes), type=Row)
-                if row.test_accuracy is not None:
+                if row.is_tested:
                     self._rows[row.round] = row
 
 

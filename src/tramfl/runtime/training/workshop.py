@@ -104,6 +104,8 @@ class NewWeights(Struct, frozen=True, tag=True):
     digest: Digest
     size: int
     seconds: float
+    diverged: bool = False
+    """Whether they come from a training without a finite loss."""
 
 
 class Scored(Struct, frozen=True, tag=True):

@@ -64,7 +64,7 @@ class Log {
     button.setAttribute("aria-label", `Show round ${grouped(row.round)}`);
     const text = document.createElement("p"), times = document.createElement("small");
     text.textContent = `${row.reason} `;
-    times.textContent = `${seconds(row.total)}${row.accuracy === null ? "" : ` · ${percent(row.accuracy)}`}${foreseen(row)}`;
+    times.textContent = `${seconds(row.total)}${row.tested === null ? "" : ` · ${run.valueText(row.tested)}`}${foreseen(row)}`;
     text.append(times);
     item.append(button, text);
     return item;

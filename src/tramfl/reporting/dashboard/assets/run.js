@@ -1,6 +1,6 @@
 // ---- run.js: the rounds as they came, and what follows from them -------------------------------------------
 const FIELDS = ["round", "epoch", "holder", "node", "compute", "transfer", "idle", "lost", "total", "samples", "used",
-  "variance", "flops", "bandwidth", "accuracy", "loss", "validation", "reason", "predicted"];
+  "variance", "flops", "bandwidth", "tested", "loss", "validation", "reason", "predicted", "diverged"];
 const KEEP = 250; // points of a line, whatever the length of the run
 
 const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
@@ -43,7 +43,7 @@ class Line {
 }
 
 const QUANTITIES = {
-  accuracy: [(row) => row.total, (row) => row.accuracy],
+  tested: [(row) => row.total, (row) => row.tested], // what the targets are of
   loss: [(row) => row.round, (row) => row.loss],
   validation: [(row) => row.round, (row) => row.validation],
   rate: [(row) => row.total, (row) => (row.total > 0 ? row.all / row.total : null)],
@@ -55,7 +55,8 @@ class Run {
     this.now = now;
     this.rows = [];
     this.reached = new Set();
-    this.measured = false; // whether any row has an accuracy or a loss
+    this.metric = "accuracy"; // as people write it
+    this.measured = false; // whether any row has a test result
     this.mostFlops = 0;
     this.mostBandwidth = 0;
     this.clear();
@@ -67,6 +68,10 @@ class Run {
   get sites() { return Math.max(this.now.sites.length, this.rows.length ? this.rows[0].flops.length : 0); }
   get seconds() { return this.clock === "real" ? "time" : "virtual time"; }
   get clock() { return this.now.clock; }
+  // What the targets are of: accuracy in per cent, any other metric as a plain number.
+  get isShare() { return (this.now.metric ?? "accuracy") === "accuracy"; }
+  isAt(value, target) { return this.now.lower_is_better ? value <= target : value >= target; }
+  valueText(value) { return this.isShare ? percent(value) : String(Number(value.toPrecision(4))); }
   siteName(i) { return this.now.sites[i]?.name ?? `node ${i}`; }
   // A policy knows nodes by their numbers only.
   withNames(reason) {
@@ -95,7 +100,7 @@ class Run {
       row.events = this.eventsOf(row, before);
       for (const value of row.flops) if (value > this.mostFlops) this.mostFlops = value;
       for (const value of row.bandwidth) if (value > this.mostBandwidth) this.mostBandwidth = value;
-      if (row.accuracy !== null || row.loss !== null) this.measured = true;
+      if (row.tested !== null || row.loss !== null) this.measured = true;
       // What each site has trained up to and with this round; shared with the row before where nothing was trained.
       row.trained = base >= 0 ? this.rows[base].trained : new Array(row.flops.length).fill(0);
       if (row.node !== null) {
@@ -134,11 +139,12 @@ class Run {
         tell("bad", `${lost === 1 ? "One round was" : `${lost} rounds were`} lost and ${lost === 1 ? "is" : "are"} done again.`);
       }
     }
+    if (row.diverged) tell("bad", "The training of this round diverged: its loss was not a finite number.");
     if (row.lost > 0) tell("bad", `${seconds(row.lost)} were lost on attempts that failed.`);
     for (const target of this.now.targets)
-      if (row.accuracy !== null && row.accuracy >= target && !this.reached.has(target)) {
+      if (row.tested !== null && this.isAt(row.tested, target) && !this.reached.has(target)) {
         this.reached.add(target);
-        tell("good", `${percent(target)} test accuracy reached after ${seconds(row.total)}.`);
+        tell("good", `${this.isShare ? `${this.valueText(target)} test accuracy` : `test ${this.metric} of ${this.valueText(target)}`} reached after ${seconds(row.total)}.`);
       }
     return events;
   }

@@ -5,7 +5,7 @@ const NOTHING = { run: "", title: "", policy: "", seed: null, status: "preparing
 let run = new Run(NOTHING), version = -1, contact = "wait", caughtUp = false, dirty = true, frame = 0, drawnAt = 0;
 const player = new Player(), map = new TramMap($("map"));
 const still = matchMedia("(prefers-reduced-motion: reduce)");
-const charts = Object.fromEntries(["accuracy", "loss", "rate", "variance"].map((name) => [name, new LineChart($(`c-${name}`))]));
+const charts = Object.fromEntries(["metric", "loss", "rate", "variance"].map((name) => [name, new LineChart($(`c-${name}`))]));
 const balance = new BalanceChart($("c-balance"));
 const log = new Log($("log"), { newer: $("log-newer"), older: $("log-older"), shown: $("log-shown"), go: (at) => moveTo(at) });
 const cost = { frames: 0, spent: 0, whole: null }; // of drawing, in milliseconds, for benchmarks
@@ -32,6 +32,7 @@ function take(answer) {
   }
   const ended = run.now.status === "running" && now.status !== "running";
   run.now = now;
+  run.metric = answer.metric;
   version = answer.version;
   document.documentElement.style.setProperty("--policy", answer.colour);
   colours.stale = true;
@@ -91,10 +92,11 @@ function describe() {
     : now.message || (now.status === "stopped" && run.length ? "Nobody is at work on this run, and it did not come to its end." : "");
   $("trouble").hidden = !trouble;
   if ($("trouble").textContent !== trouble) $("trouble").textContent = trouble;
+  for (const place of document.querySelectorAll("[data-metric]")) place.textContent = `Test ${run.metric}`;
   $("n-clock-name").textContent = capital(run.seconds);
   $("n-limit").textContent = now.variance_limit === null ? "" : `of V = ${short(now.variance_limit)}`;
   for (const part of document.querySelectorAll("[data-needs]"))
-    part.hidden = (part.dataset.needs === "accuracy") !== run.measured;
+    part.hidden = (part.dataset.needs === "test") !== run.measured;
   $("scrub").max = run.length;
   $("live").hidden = !isRunning();
   listSpeeds();
@@ -156,8 +158,8 @@ function drawNumbers(scene, done) {
   set("n-rate", row && row.total > 0 ? grouped(row.all / row.total) : "–");
   set("n-variance", grouped(row ? row.variance : 0));
   $("n-variance").classList.toggle("over", row !== null && run.now.variance_limit !== null && row.variance > run.now.variance_limit * (1 + 1e-9));
-  const measured = lastWith("accuracy", done);
-  set("n-accuracy", measured ? percent(measured.accuracy) : "–");
+  const measured = lastWith("tested", done);
+  set("n-metric", measured ? run.valueText(measured.tested) : "–");
 }
 
 // The newest of the first `done` rounds in which something was measured.
@@ -247,8 +249,9 @@ function drawCharts(done) {
   if (colours.stale) readColours();
   const limit = run.now.variance_limit, row = done ? run.rows[done - 1] : null, soft = colours.soft;
   if (run.measured) {
-    charts.accuracy.draw(run, done, { series: [{ name: "accuracy", colour: colours.policy }], from: 0, to: 1, unit: "s",
-      levels: run.now.targets.map((at) => ({ at, name: percent(at) })), text: (y) => `${Math.round(100 * y)}%` });
+    const levels = run.now.targets.map((at) => ({ at, name: run.valueText(at) }));
+    const scale = run.isShare ? { from: 0, to: 1, text: (y) => `${Math.round(100 * y)}%` } : { from: run.lines.tested.low < 0 ? null : 0 };
+    charts.metric.draw(run, done, { series: [{ name: "tested", colour: colours.policy }], unit: "s", levels, ...scale });
     charts.loss.draw(run, done, { series: [{ name: "validation", colour: soft, width: 1, alpha: 0.6 }, { name: "loss", colour: colours.policy }], from: 0, unit: "round" });
   } else charts.rate.draw(run, done, { series: [{ name: "rate", colour: colours.policy }], from: 0, to: usualRate(), unit: "s" });
   charts.variance.draw(run, done, { series: [{ name: "variance", colour: colours.policy }], from: 0, unit: "round", logWhen: limit ?? 0,
@@ -265,8 +268,8 @@ function usualRate() {
 // In words, also for those who do not see the figures.
 function tellFigures(done) {
   const row = done ? run.rows[done - 1] : null, over = run.clock === "real" ? "seconds" : "virtual seconds";
-  const accurate = lastWith("accuracy", done), lossy = lastWith("loss", done);
-  charts.accuracy.tell(accurate ? `${percent(accurate.accuracy)} after ${seconds(accurate.total)}; over ${over}.` : `Over ${over}.`);
+  const tested = lastWith("tested", done), better = run.isShare ? "" : ` ${run.now.lower_is_better ? "Lower" : "Higher"} is better.`, lossy = lastWith("loss", done);
+  charts.metric.tell((tested ? `${run.valueText(tested.tested)} after ${seconds(tested.total)}; over ${over}.` : `Over ${over}.`) + better);
   charts.loss.tell(lossy ? `Test loss ${digits(lossy.loss)}; grey: at the site that trained.` : "Over rounds.");
   charts.rate.tell(`Of the whole run, over ${over}.`);
   charts.variance.tell(row ? `${grouped(row.variance)} at round ${grouped(row.round)}, over rounds.` : "Over rounds.");
