@@ -1,5 +1,9 @@
 """Reports and figures of runs, from their records alone.
 
+page         one HTML page of runs; figures, paper, regimes: pictures; reproduction: beside the paper's numbers
+runs         reads runs; summary, verdict, intervals: tables and what they come to; merging: runs of several machines
+dashboard/   the live view of `tramfl watch`
+
 Plotly and Matplotlib are optional: they are looked for when a page or a figure is made, not before.
 """
 
