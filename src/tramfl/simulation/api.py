@@ -272,6 +272,7 @@ def _flat(row: Row) -> dict[str, Any]:
     metrics = table.pop("metrics")
     table.update(metrics if isinstance(metrics, dict) else {})
     table["samples"] = sum(row.samples)
+    table["diverged"] = row.diverged is True
     table.pop("used")
     actual = table.pop("actual")
     if row.node is not None:
