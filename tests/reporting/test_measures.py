@@ -23,7 +23,7 @@ from tramfl.reporting import Run, as_table, load_run, times_to_target, verdict
 from tramfl.reporting.dashboard.feed import Feed
 from tramfl.reporting.dashboard.folder import FolderSource
 from tramfl.reporting.figures import write_figures
-from tramfl.reporting.measures import Aim, Measure, in_order_of_difficulty
+from tramfl.reporting.measures import Measure, Target, in_order_of_difficulty
 from tramfl.reporting.page import render
 from tramfl.reporting.runs import diverged_rounds, doubts
 
@@ -76,7 +76,7 @@ def packed_data(page: str) -> Any:
 
 
 def test_of_an_error_the_lower_target_is_the_harder_one() -> None:
-    aims = [Aim(MAE, 0.5), Aim(MAE, 2.0), Aim(Measure(), 0.9), Aim(Measure(), 0.7)]
+    aims = [Target(MAE, 0.5), Target(MAE, 2.0), Target(Measure(), 0.9), Target(Measure(), 0.7)]
     assert [str(aim) for aim in in_order_of_difficulty(aims)] == ["MAE 2", "MAE 0.5", "70 %", "90 %"]
     assert MAE.best([3.0, 1.0]) == 1.0
 

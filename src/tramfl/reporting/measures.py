@@ -59,7 +59,7 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Aim:
+class Target:
     """One target of one metric."""
 
     measure: Measure
@@ -69,12 +69,12 @@ class Aim:
         return self.measure.target(self.target)
 
 
-def in_order_of_difficulty(aims: Iterable[Aim]) -> list[Aim]:
+def in_order_of_difficulty(aims: Iterable[Target]) -> list[Target]:
     """Every aim once: metrics as they first appear, and of each the easiest target first."""
     targets: dict[Measure, set[float]] = {}
     for aim in aims:
         targets.setdefault(aim.measure, set()).add(aim.target)
-    return [Aim(measure, target) for measure, found in targets.items() for target in measure.easiest_first(found)]
+    return [Target(measure, target) for measure, found in targets.items() for target in measure.easiest_first(found)]
 
 
 def percent(share: float) -> str:

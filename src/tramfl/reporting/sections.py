@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from tramfl.record import Summary
 from tramfl.reporting.colours import Look, in_order
 from tramfl.reporting.markup import Html, element, table, together
-from tramfl.reporting.measures import Aim, Measure, capital, in_order_of_difficulty
+from tramfl.reporting.measures import Measure, Target, capital, in_order_of_difficulty
 from tramfl.reporting.plots import MANY_NODES, Plot, held_map
 from tramfl.reporting.runs import Run, by_scenario, doubts, settings_of, virtual
 from tramfl.reporting.summary import (
@@ -122,7 +122,7 @@ def _target_table(runs: Sequence[Run], looks: Looks) -> Html:
     return table(f"{caption}.{_directions(aims)}{missed}", headings, rows, class_=_targets_class(aims))
 
 
-def _directions(aims: Sequence[Aim]) -> str:
+def _directions(aims: Sequence[Target]) -> str:
     """Which values of each metric are better; of accuracy everybody knows."""
     measures = dict.fromkeys(aim.measure for aim in aims)
     return "".join(
@@ -132,7 +132,7 @@ def _directions(aims: Sequence[Aim]) -> str:
     )
 
 
-def _targets_class(aims: Sequence[Aim]) -> str:
+def _targets_class(aims: Sequence[Target]) -> str:
     """Few targets fit a phone side by side; more scroll."""
     return "numbers targets few" if len(aims) <= 3 else "numbers targets"
 
@@ -326,7 +326,7 @@ def _essentials(runs: Sequence[Run], settings: dict[str, list[str]]) -> list[Htm
         for cost in (run.summary.cost for run in runs)
         if cost.flops_per_sample
     }
-    aims = [Aim(run.measure, target) for run in runs for target in run.settings.budget.targets]
+    aims = [Target(run.measure, target) for run in runs for target in run.settings.budget.targets]
     facts = {
         "Data set": settings.get("dataset", []),
         "Layout": settings.get("partition.layout", []),

@@ -18,7 +18,7 @@ from tramfl.config import ACCURACY
 from tramfl.record import Regret
 from tramfl.reporting.colours import in_order
 from tramfl.reporting.intervals import half_width, mean_of
-from tramfl.reporting.measures import Aim, Measure, in_order_of_difficulty
+from tramfl.reporting.measures import Measure, Target, in_order_of_difficulty
 from tramfl.reporting.runs import Run, by_measure, by_scenario
 
 NOT_REACHED = "--"
@@ -52,9 +52,9 @@ class TargetTime:
     """... and whether lower values of it are better."""
 
     @property
-    def aim(self) -> Aim:
+    def aim(self) -> Target:
         """The target with its metric."""
-        return Aim(Measure(self.metric, self.lower), self.target)
+        return Target(Measure(self.metric, self.lower), self.target)
 
     @property
     def always(self) -> bool:
@@ -80,9 +80,9 @@ class Difference:
     lower: bool = False
 
     @property
-    def aim(self) -> Aim:
+    def aim(self) -> Target:
         """The target with its metric."""
-        return Aim(Measure(self.metric, self.lower), self.target)
+        return Target(Measure(self.metric, self.lower), self.target)
 
     @property
     def clear(self) -> bool:
@@ -98,7 +98,7 @@ def times_to_target(runs: Sequence[Run], kind: Kind = "first") -> list[TargetTim
             continue  # a table of dashes would say that nobody got there
         policies = in_order(run.policy for run in group)
         for target in _targets(group, kind):
-            entries = [_time(scenario, policy, Aim(measure, target), group, kind) for policy in policies]
+            entries = [_time(scenario, policy, Target(measure, target), group, kind) for policy in policies]
             times += _with_winner([entry for entry in entries if entry.seeds])
     return times
 
@@ -177,7 +177,7 @@ def differences_table(found: Sequence[Difference]) -> Table:
     return _policies_by_targets(title, {(d.scenario, d.policy, d.aim): Text(difference_text(d)) for d in found})
 
 
-def _policies_by_targets(title: str, cells: Mapping[tuple[str, str, Aim], Text]) -> Table:
+def _policies_by_targets(title: str, cells: Mapping[tuple[str, str, Target], Text]) -> Table:
     scenarios = list(dict.fromkeys(scenario for scenario, _, _ in cells))
     aims = in_order_of_difficulty(aim for _, _, aim in cells)
     table = Table(title=title, title_justify="left")
@@ -221,7 +221,7 @@ def rounds_text(count: int) -> str:
     return "1 round" if count == 1 else f"{count:,} rounds"
 
 
-def _time(scenario: str, policy: str, aim: Aim, group: Iterable[Run], kind: Kind) -> TargetTime:
+def _time(scenario: str, policy: str, aim: Target, group: Iterable[Run], kind: Kind) -> TargetTime:
     found = [
         value
         for run in group

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from tramfl.reporting.colours import in_order
 from tramfl.reporting.intervals import half_width
-from tramfl.reporting.measures import Aim, in_order_of_difficulty, percent
+from tramfl.reporting.measures import Target, in_order_of_difficulty, percent
 from tramfl.reporting.runs import NOT_ENDED, Run, by_measure, by_scenario, virtual
 from tramfl.reporting.summary import TargetTime, rounds_text, seconds, seconds_by_seed, times_to_target
 
@@ -78,7 +78,7 @@ def _of_run(run: Run) -> str:
     if place is not None:
         top, short = targets[place], f", but did not reach {measure.target(targets[-1])} within {work}{so_far}{last}"
         missing = short if missed else ""
-        return f"{run.policy} reaches {_at(Aim(measure, top), reached[top], of_time)}{missing} (seed {run.seed})."
+        return f"{run.policy} reaches {_at(Target(measure, top), reached[top], of_time)}{missing} (seed {run.seed})."
     if missed:
         return (
             f"{run.policy} did not reach {measure.target(missed[0])} in {seconds(summary.total_seconds)} s"
@@ -154,12 +154,12 @@ def _alone(time: TargetTime, of_time: str) -> str:
     return f"{time.policy} reaches {_at(time.aim, time.mean, of_time)} on average, but only {with_some}"
 
 
-def _difficulty(aim: Aim) -> float:
+def _difficulty(aim: Target) -> float:
     """A number that grows with how hard a target of a metric is."""
     return -aim.target if aim.measure.lower else aim.target
 
 
-def _at(aim: Aim, after: float | None, of_time: str) -> str:
+def _at(aim: Target, after: float | None, of_time: str) -> str:
     return f"{aim} after {seconds(after or 0.0)} s{of_time}"
 
 
