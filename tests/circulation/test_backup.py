@@ -14,12 +14,14 @@ from tramfl.circulation.commands import (
     Discard,
     SendModel,
     Swap,
+    Train,
     Wake,
 )
-from tramfl.circulation.custody import MemoryRegister, Versioned, Weights
+from tramfl.circulation.custody import MemoryRegister, Versioned, Weights, numbered
 from tramfl.circulation.events import (
     Acknowledged,
     Decided,
+    LoadMissing,
     LoadReported,
     ModelArrived,
     RecordRead,
@@ -32,23 +34,87 @@ from tramfl.circulation.events import (
     Trained,
     Woke,
 )
-from tramfl.circulation.phases import Backup, Copy, Following, Gathering, Halted
+from tramfl.circulation.phases import Backup, Copy, Following, Gathering, Halted, Sending, Shipping, Training
 from tramfl.notation import Decision
 
 # The background copy.
 
 
-def staying(unsafe_rounds: int = 2) -> Node:
+def staying(unsafe_rounds: int = 4) -> Node:
     """Node 0, which has trained w1 and w2 and ships a copy of the latter."""
     return Node(0, limits=Limits(unsafe_rounds=unsafe_rounds)).train("w1").train("w2")
 
 
-def test_a_holder_that_stays_ships_a_copy_after_so_many_unsafe_rounds_to_the_nearest_node() -> None:
-    node = Node(0, limits=Limits(unsafe_rounds=2)).train("w1")
+def test_a_holder_that_stays_ships_a_copy_after_half_of_the_unsafe_rounds_to_the_nearest_node() -> None:
+    node = Node(0, limits=Limits(unsafe_rounds=3)).train("w1")
     assert SendModel not in node.kinds()
     sent = node.train("w2").sent()
     assert (sent.to, sent.offer.digest, sent.offer.round, sent.offer.assignment) == (2, "w2", 2, None)
     assert isinstance(node.state.phase, Gathering), "the next round does not wait for it"
+
+
+def at_the_bound(decision: int = 0, reporting: tuple[int, ...] = (0, 1, 2)) -> Node:
+    """Node 0, which alone has two rounds, as many as may be unsafe; `decision` is to train the next."""
+    node = staying(unsafe_rounds=2)
+    for peer in range(3):
+        here = peer in reporting
+        node.tell(
+            LoadReported(0.0, node.ticket, peer, 1e9, LINKS[peer]) if here else LoadMissing(0.0, node.ticket, peer)
+        )
+    return node.tell(Decided(5.0, node.ticket, Decision("by hand", decision, (5,), 1.0, 1.0, 0.0, "So be it.")))
+
+
+def test_a_holder_with_as_many_unsafe_rounds_as_may_be_trains_on_only_once_a_copy_is_safe() -> None:
+    node = at_the_bound()
+    assert isinstance(node.state.phase, Shipping)
+    assert Train not in node.kinds()
+    backup = node.state.backup
+    assert backup is not None, "it was on its way since the first round"
+    node.tell(Woke(7.0, node.ticket))
+    assert isinstance(node.state.phase, Shipping), "the copy takes as long as it takes"
+    node.tell(Acknowledged(8.0, backup.ticket)).swap()
+    assert (node.record.safe.round, node.record.unsafe_rounds) == (1, 1)
+    phase = node.state.phase
+    assert isinstance(phase, Gathering)
+    assert phase.attempt.lost_seconds == 0.0 - node.record.weights.since, "the wait is lost time"
+    assert isinstance(node.train("w3").state.phase, Gathering)
+
+
+def test_a_holder_at_the_bound_looks_for_another_node_when_the_copy_fails() -> None:
+    node = at_the_bound()
+    backup = node.state.backup
+    assert backup is not None
+    node.tell(SendFailed(6.0, backup.ticket), Woke(7.0, node.ticket))
+    assert isinstance(node.state.phase, Gathering)
+    node.tell(*(LoadReported(7.0, node.ticket, peer, 1e9, LINKS[peer]) for peer in range(3)))
+    node.tell(Decided(7.0, node.ticket, Decision("by hand", 0, (5,), 1.0, 0.0, 0.0, "So be it.")))
+    assert (node.sent().to, node.sent().offer.digest) == (1, "w2")
+
+
+def test_a_copy_in_doubt_is_put_to_the_register_again_by_a_holder_at_the_bound() -> None:
+    node = at_the_bound()
+    backup = node.state.backup
+    assert backup is not None
+    node.tell(Acknowledged(6.0, backup.ticket))
+    (swap,) = (c for c in node.commands if isinstance(c, Swap))
+    node.tell(RegisterSilent(7.0, swap.ticket), Woke(8.0, node.ticket)).swap()
+    assert isinstance(node.state.phase, Gathering)
+    assert node.record.safe.round == 1
+
+
+def test_a_holder_at_the_bound_may_send_the_model_on() -> None:
+    assert isinstance(at_the_bound(decision=1).state.phase, Sending)
+
+
+def test_a_holder_at_the_bound_trains_on_where_no_other_node_reports() -> None:
+    assert isinstance(at_the_bound(reporting=(0,)).state.phase, Training)
+
+
+def test_a_holder_at_the_bound_rests_when_the_run_is_paused() -> None:
+    node = at_the_bound()
+    paused = node.register.swap(node.register.read().revision, replace(node.record, status="paused"))
+    assert paused is not None
+    assert isinstance(node.tell(RecordSeen(6.0, paused)).state.phase, Halted)
 
 
 def test_the_last_round_of_a_run_that_was_stopped_meanwhile_is_shipped_at_once() -> None:
@@ -246,10 +312,11 @@ def test_news_that_a_refused_mark_brings_are_acted_on_as_no_other_news_of_it_wil
 def alone_at_rest(unfit: frozenset[int] = frozenset(), nodes: int = 3) -> Node:
     """Node 0, which comes back to a run that was stopped when only it had w1."""
     newest = Weights("w1", (0,), 1.0)
-    stopped = replace(FIRST, weights=newest, ledger=FIRST.ledger.after((5,), 1.0), status="stopped")
+    members = numbered(nodes)
+    stopped = replace(FIRST, weights=newest, ledger=FIRST.ledger.after((5,), 1.0), status="stopped", members=members)
     node = Node(0)
     node.register = MemoryRegister(stopped)
-    node.state = State(0, nodes, 1e6, Limits(), unfit=unfit)
+    node.state = State(0, 1e6, Limits(), unfit=unfit)
     node.tell(Started(0.0, (Copy("w0", 0, 1), Copy("w1", 1, 1))))
     return node.tell(RecordRead(0.0, node.ticket, node.register.read()))
 

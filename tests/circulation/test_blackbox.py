@@ -67,6 +67,6 @@ def test_a_site_that_broke_outside_the_machine_is_said_to_have(monkeypatch: pyte
 
 
 def test_a_file_that_is_no_black_box_is_rejected_in_one_sentence() -> None:
-    for content in (b"", b"not msgpack", encode(Recorder().tape("a", "r", "x"))[:-1]):
+    for content in (b"", b"not msgpack", b"\x91" * 5000, encode(Recorder().tape("a", "r", "x"))[:-1]):
         with pytest.raises(BadInput, match=r"^a file is no black box of a site: .*\.$"):
             decode(content, "a file")

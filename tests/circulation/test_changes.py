@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tramfl.circulation.changes import Change, Commit, HandOver, MarkSafe, Resign, TakeOver
-from tramfl.circulation.custody import MemoryRegister, Record, Safe, Weights
+from tramfl.circulation.custody import Entry, MemoryRegister, Record, Safe, Weights, numbered
 from tramfl.notation import Ledger
 
 ME = 0
@@ -19,6 +19,7 @@ RECORD = Record(
     weights=Weights("w7", (ME,), since=70.0),
     safe=Safe(5, "w5", (ME, 1), Ledger((5, 5), 50.0, 5), since=50.0),
     ledger=Ledger((7, 8), 70.0, 7),
+    members=numbered(3),
 )
 
 HAND_OVER = HandOver(3, 7, "w7", 2)
@@ -135,6 +136,7 @@ _records = st.builds(
     weights=st.builds(Weights, _digests, _copies),
     safe=st.builds(Safe, _small, _digests, _copies, _ledgers),
     ledger=_ledgers,
+    members=st.just((*numbered(3), Entry("gone", None))),
 )
 _changes = st.one_of(
     st.builds(HandOver, _small, _small, _digests, _nodes),

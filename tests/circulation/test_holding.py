@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from msgspec.structs import replace
 
 from tests.circulation.test_machine import ANSWERS, LIMITS, PHASES, Node, decision, holder, register, set_status
 from tramfl.circulation.changes import Commit, HandOver
@@ -21,6 +22,7 @@ from tramfl.circulation.commands import (
     Train,
     Wake,
 )
+from tramfl.circulation.custody import Weights
 from tramfl.circulation.events import (
     Acknowledged,
     Decided,
@@ -28,7 +30,9 @@ from tramfl.circulation.events import (
     LoadReported,
     ModelArrived,
     RecordSeen,
+    Rejected,
     SendFailed,
+    SendSlowed,
     Stored,
     StoreFailed,
     TrainingFailed,
@@ -40,11 +44,12 @@ from tramfl.circulation.phases import (
     Following,
     Gathering,
     Halted,
+    Sending,
     Swapping,
     Training,
     Waiting,
 )
-from tramfl.notation import Ledger
+from tramfl.notation import Candidate, Ledger
 
 # A round in which nothing fails.
 
@@ -60,7 +65,19 @@ def test_a_holder_lets_the_policy_decide_once_everyone_has_reported() -> None:
     ask = node.hear(2).asked(Decide)
     assert ask.ledger == Ledger((0, 0))
     assert ask.loads.flops == (1e9, 1e9 + 1, 1e9 + 2)
-    assert ask.loads.bandwidth == (math.inf, 1e6, 1e6)
+    assert ask.loads.bandwidth == (math.inf, math.inf, math.inf), "every node has w_0"
+
+
+def test_a_node_that_has_the_newest_weights_is_charged_no_transfer_and_its_link_is_kept_for_copies() -> None:
+    node = holder()
+    now = node.register.read()
+    fewer = node.register.swap(now.revision, replace(now.record, weights=Weights("w0", (0, 2))))
+    assert fewer is not None
+    node.tell(RecordSeen(0.0, fewer)).hear(0, 1, 2)
+    assert node.asked(Decide).loads.bandwidth == (math.inf, 1e6, math.inf)
+    assignment = node.decide(1).asked(SendModel).offer.assignment
+    assert assignment is not None
+    assert (assignment.having, assignment.loads.bandwidth) == ((2,), (math.inf, 1e6, 1e6))
 
 
 def test_a_round_passes_from_holder_to_receiver_and_is_committed_there() -> None:
@@ -92,12 +109,12 @@ def test_a_round_passes_from_holder_to_receiver_and_is_committed_there() -> None
     receiver.stored(at=13.0)
     phase = receiver.state.phase
     assert isinstance(phase, Swapping)
-    assert phase.change == Commit(1, 0, "w0", "w1", (3, 4), 12.0, 13.0)
+    assert phase.change == Commit(1, 0, "w0", "w1", (3, 4), 13.0, 13.0), "12 s of work, and 1 s of disks"
     receiver.swap(at=13.0)
 
     closed = receiver.asked(CloseRound)
     assert (closed.outcome.node, closed.outcome.compute_seconds, closed.outcome.transfer_seconds) == (1, 10.0, 2.0)
-    assert closed.record.ledger == Ledger((3, 4), 12.0, 1)
+    assert closed.record.ledger == Ledger((3, 4), 13.0, 1)
     assert receiver.record.weights.copies == (1,)
     assert receiver.asked(AskLoads).round == 2
 
@@ -309,3 +326,101 @@ def test_a_receiver_keeps_its_assignment_over_a_pause() -> None:
     assert isinstance(receiver.state.phase, Halted)
     set_status(receiver, "running", at=9.0)
     assert receiver.asked(Train).assignment == offer.assignment
+
+
+# What passes between the steps.
+
+
+def test_overhead_is_all_that_is_neither_training_nor_transfer_nor_waiting_wherever_it_passes() -> None:
+    node = holder().hear(0, 1, 2, at=0.5).decide(0, at=1.0).trained("w1", at=12.0).stored(at=13.0).swap(at=13.5)
+    assert node.asked(CloseRound).outcome.overhead_seconds == 3.0, "until the commit; training took 10 s"
+    node.hear(0, 1, 2, at=14.0).decide(1, at=14.5)
+    offer = node.asked(SendModel).offer
+    assert offer.assignment is not None
+    assert offer.assignment.overhead_seconds == 1.5, "the swap of the last commit among it"
+    receiver = Node(1, node.register).join(at=13.5)
+    receiver.tell(ModelArrived(116.5, 0, offer, 2.0)).stored(at=117.0)  # by a clock that goes 100 s fast
+    node.tell(Acknowledged(17.5, offer.ticket)).swap(at=17.75)
+    receiver.tell(RecordSeen(118.0, node.register.read())).trained("w2", at=128.5).stored(at=129.0).swap(at=129.25)
+    outcome = receiver.asked(CloseRound).outcome
+    assert outcome.overhead_seconds == 1.5 + (129.0 - 116.5 - 10.0)
+    assert outcome.seconds == 10.0 + 2.0 + outcome.overhead_seconds
+    assert receiver.record.ledger.seconds == 13.0 + outcome.seconds
+
+
+def test_a_wait_that_lasts_longer_than_h_is_overhead() -> None:
+    node = holder().hear(0, 1, 2).decide(None)
+    outcome = node.tell(Woke(1.25, node.ticket)).swap(at=1.25).asked(CloseRound).outcome
+    assert (outcome.idle_seconds, outcome.overhead_seconds) == (1.0, 0.25)
+
+
+def test_overhead_of_an_attempt_that_fails_is_lost() -> None:
+    sender = holder().hear(0, 1, 2).decide(1, at=3.0)
+    offer = sender.asked(SendModel).offer
+    receiver = Node(1, sender.register).join()
+    receiver.tell(ModelArrived(5.0, 0, offer, 2.0)).stored(at=5.0)
+    sender.tell(Acknowledged(5.0, offer.ticket)).swap(at=5.0)
+    receiver.tell(RecordSeen(6.0, sender.register.read())).tell(TrainingFailed(9.0, receiver.ticket))
+    phase = receiver.state.phase
+    assert isinstance(phase, Gathering)
+    assert phase.attempt.lost_seconds == 9.0, "all since the last commit"
+
+
+# Weights that are not acceptable.
+
+
+def test_rejected_weights_are_not_committed_and_the_round_is_decided_again_without_their_site() -> None:
+    node = holder().hear(0, 1, 2).decide(0)
+    node.tell(Rejected(10.0, node.ticket, "bad", 10.0))
+    assert isinstance(node.state.phase, Gathering)
+    assert node.state.phase.attempt.excluded == {0}
+    assert node.record.weights.digest == "w0"
+    assert not node.state.has("bad")
+    offer = node.hear(1, 2, at=10.0).decide(1, at=10.0).asked(SendModel).offer
+    assert offer.assignment is not None
+    assert offer.assignment.rejected == (0,), "so that the round's row can say so"
+    assert offer.assignment.lost_seconds == 10.0
+
+
+# A transfer that becomes slow.
+
+
+def candidate(node: int, seconds: float, score: float, feasible: bool = True) -> Candidate:
+    return Candidate(node, 5, 10.0, seconds - 10.0, score, 0.0, 1.0, feasible)
+
+
+def weighed(*candidates: Candidate) -> Node:
+    """Node 0, which sends to node 1 after a policy has weighed these; the round takes 12 s there."""
+    node = holder().hear(0, 1, 2)
+    return node.tell(
+        Decided(0.0, node.ticket, replace(decision(1), candidates=(candidate(1, 12.0, 9.0), *candidates)))
+    )
+
+
+def test_a_transfer_is_given_up_where_the_next_best_node_would_be_done_sooner() -> None:
+    node = weighed(candidate(0, 30.0, 8.0), candidate(2, 13.0, 7.0))
+    node.tell(SendSlowed(2.0, node.ticket, 34.0))
+    assert isinstance(node.state.phase, Sending), "44 s here, and 30 s at the node that the policy would take next"
+    node.tell(SendSlowed(3.0, node.ticket, 36.0))
+    cancel = node.commands[0]
+    assert isinstance(cancel, CancelSend)
+    assert cancel.reason == "at this pace the round takes 46 s more, and elsewhere 30 s"
+    assert isinstance(node.state.phase, Gathering)
+    assert node.state.phase.attempt.excluded == {1}
+    assert node.state.phase.attempt.lost_seconds == 3.0
+
+
+def test_a_transfer_is_waited_for_where_no_other_node_may_train() -> None:
+    alone = holder().hear(1)
+    alone.tell(Woke(2.0, alone.ticket)).decide(1, at=2.0)
+    alone.tell(SendSlowed(4.0, alone.ticket, 1e6))
+    assert isinstance(alone.state.phase, Sending)
+
+
+def test_where_the_policy_weighed_one_node_alone_the_same_work_elsewhere_counts() -> None:
+    node = weighed()
+    # 10 s of training at node 0, which has the model.
+    node.tell(SendSlowed(2.0, node.ticket, 4.0))
+    assert isinstance(node.state.phase, Sending)
+    node.tell(SendSlowed(3.0, node.ticket, 6.0))
+    assert isinstance(node.state.phase, Gathering)

@@ -19,7 +19,6 @@ from tramfl.circulation.commands import (
     SendModel,
     Store,
     Swap,
-    Wake,
 )
 from tramfl.circulation.custody import MemoryRegister, first_record
 from tramfl.circulation.events import (
@@ -31,6 +30,7 @@ from tramfl.circulation.events import (
     RecordSeen,
     RegisterSilent,
     SendFailed,
+    Started,
     Superseded,
     Woke,
 )
@@ -95,6 +95,18 @@ def test_a_node_that_does_not_take_the_model_is_followed_by_the_next(answer: typ
     assert node.commands[-1] == Depart(release=False)
 
 
+def test_where_the_node_that_has_the_weights_fails_the_others_are_asked_again() -> None:
+    node = leaving(holder()).hear(2)
+    first = node.asked(SendModel)
+    # The other node's report comes too late to be kept.
+    node.tell(LoadReported(0.1, first.ticket - 1, 1, 1e9, 5e6), SendFailed(1.0, first.ticket))
+    assert node.asked(AskLoads).nodes == (1,)
+    second = node.hear(1, at=1.0).asked(SendModel)
+    assert second.to == 1
+    node.tell(SendFailed(2.0, second.ticket))
+    assert node.commands == (CancelSend(second.ticket), Depart(release=True))
+
+
 def test_who_leaves_with_the_only_copy_keeps_its_lease_and_who_leaves_others_behind_does_not() -> None:
     for node, release in ((alone_with_w1(), False), (holder(), True)):
         leaving(node, at=11.0)
@@ -122,26 +134,17 @@ def test_a_leaving_holder_drops_the_round_in_hand() -> None:
     assert sending.tell(LeaveOrdered(1.0)).commands[0] == CancelSend(ticket)
 
 
-def test_a_commit_under_way_is_settled_before_the_node_leaves() -> None:
-    node = holder().hear(0, 1, 2).decide(0).trained("w1", 10.0).stored(10.0)
-    swap = node.commands
-    assert node.tell(LeaveOrdered(10.0)).commands == (Wake(node.ticket, node.state.limits.load_reply),)
-    node.commands = swap
-    node.swap(10.5)
-    assert node.asked(CloseRound).record.round == 1
-    assert isinstance(node.state.phase, Leaving)
-
-
 @pytest.mark.parametrize("landed", [True, False])
-def test_a_leaving_node_does_not_wait_for_ever_for_the_answer_to_a_swap(landed: bool) -> None:
+def test_a_commit_under_way_is_settled_before_the_node_leaves(landed: bool) -> None:
     node = holder().hear(0, 1, 2).decide(0).trained("w1", 10.0).stored(10.0)
     swap = node.asked(Swap)
-    node.tell(LeaveOrdered(10.0), Woke(12.0, node.ticket))
+    node.tell(LeaveOrdered(10.0))
+    assert node.commands == (ReadRecord(node.ticket),)
     if landed:
         assert node.register.swap(swap.revision, swap.record) is not None
-    node.join(12.5)
+    node.join(10.5)
     if not landed:
-        node.swap(12.5)
+        node.swap(10.5)
     assert node.asked(CloseRound).record.round == 1
     assert isinstance(node.state.phase, Leaving)
 
@@ -156,6 +159,14 @@ def test_a_node_that_cannot_read_the_record_keeps_its_lease() -> None:
     assert node.tell(RegisterSilent(2.0, node.ticket)).commands == (Depart(release=False),)
 
 
+def test_a_node_that_was_reading_the_record_when_it_was_asked_to_leave_asks_once_more() -> None:
+    node = Node(0, register())
+    before = node.tell(Started(0.0, (Copy("w0", 0, 1),))).ticket
+    node.tell(LeaveOrdered(0.5), RegisterSilent(1.0, before))
+    assert isinstance(node.state.phase, Joining)
+    assert isinstance(node.join(1.5).state.phase, Leaving)
+
+
 def test_a_paused_run_is_handed_on_and_a_stopped_one_only_while_its_weights_lie_here_alone() -> None:
     assert isinstance(leaving(Node(0, register("paused")).join()).state.phase, Leaving)
     assert leaving(Node(0, register("stopped")).join()).commands == (Depart(release=True),)
@@ -166,7 +177,6 @@ def test_a_paused_run_is_handed_on_and_a_stopped_one_only_while_its_weights_lie_
 def test_a_federation_of_one_leaves_at_once() -> None:
     only = MemoryRegister(first_record("run", 0, "w0", (0,), labels=2))
     node = Node(0, only)
-    node.state = replace(node.state, nodes=1)
     assert leaving(node.join()).commands == (Depart(release=False),)
 
 

@@ -15,7 +15,7 @@ from tramfl.circulation.commands import (
     Store,
     Swap,
 )
-from tramfl.circulation.custody import MemoryRegister, Record, first_record
+from tramfl.circulation.custody import MemoryRegister, Record, Weights, first_record
 from tramfl.circulation.events import (
     Acknowledged,
     Answer,
@@ -28,7 +28,9 @@ from tramfl.circulation.events import (
     RecordRead,
     RecordSeen,
     RegisterSilent,
+    Rejected,
     SendFailed,
+    SendSlowed,
     Started,
     Stored,
     StoreFailed,
@@ -50,6 +52,7 @@ from tramfl.circulation.phases import (
     Left,
     Phase,
     Sending,
+    Shipping,
     StandingBy,
     Storing,
     Swapping,
@@ -69,7 +72,7 @@ class Node:
 
     def __init__(self, me: int, register: MemoryRegister, disk: tuple[Copy, ...] = (W0,)) -> None:
         self.register = register
-        self.state = State(me, 3, 1e6, LIMITS)
+        self.state = State(me, 1e6, LIMITS, counts_overhead=True)
         self.commands: tuple[Command, ...] = ()
         self.tell(Started(0.0, disk))
 
@@ -152,6 +155,15 @@ def _standing_by() -> Node:
     return Node(1, at).join().tell(HolderLost(1.0, after))
 
 
+def _shipping() -> Node:
+    """Node 0, which was to train on, and has more rounds alone than may be."""
+    at = register()
+    now = at.read()
+    rounds = replace(now.record.ledger, round=LIMITS.unsafe_rounds)
+    assert at.swap(now.revision, replace(now.record, weights=Weights("w1", (0,)), ledger=rounds)) is not None
+    return Node(0, at, (W0, Copy("w1", 3, 1))).join().hear(0, 1, 2).decide(0)
+
+
 PHASES: dict[type, Callable[[], Node]] = {
     Joining: lambda: Node(0, register()),
     Following: lambda: Node(1, register()).join(),
@@ -159,6 +171,7 @@ PHASES: dict[type, Callable[[], Node]] = {
     StandingBy: _standing_by,
     Gathering: holder,
     Deciding: lambda: holder().hear(0, 1, 2),
+    Shipping: _shipping,
     Waiting: lambda: holder().hear(0, 1, 2).decide(None),
     Sending: lambda: holder().hear(0, 1, 2).decide(1),
     Training: lambda: holder().hear(0, 1, 2).decide(0),
@@ -176,9 +189,10 @@ _FITS: dict[type, set[type]] = {
     StandingBy: {Woke},
     Gathering: {LoadReported, LoadMissing, Woke},
     Deciding: {Decided},
+    Shipping: {Woke},
     Waiting: {Woke},
-    Sending: {Acknowledged, SendFailed, Woke},
-    Training: {Trained, TrainingFailed, Woke},
+    Sending: {Acknowledged, SendFailed, SendSlowed, Woke},
+    Training: {Trained, Rejected, TrainingFailed, Woke},
     Storing: {Stored, StoreFailed, Woke},
     Swapping: {Swapped, SwapRefused, RegisterSilent, RecordRead, Woke},
     Leaving: {LoadReported, LoadMissing, Woke},
@@ -193,7 +207,9 @@ ANSWERS: dict[type, Callable[[int], Answer]] = {
     Woke: lambda t: Woke(20.0, t),
     Acknowledged: lambda t: Acknowledged(20.0, t),
     SendFailed: lambda t: SendFailed(20.0, t),
+    SendSlowed: lambda t: SendSlowed(20.0, t, 1e3),
     Trained: lambda t: Trained(20.0, t, "w9", 1.0),
+    Rejected: lambda t: Rejected(20.0, t, "w9", 1.0),
     TrainingFailed: lambda t: TrainingFailed(20.0, t),
     Stored: lambda t: Stored(20.0, t, W0),
     StoreFailed: lambda t: StoreFailed(20.0, t),

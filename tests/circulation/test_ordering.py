@@ -18,7 +18,7 @@ class Order:
 
     def __init__(self, node: Node, status: Status, *, persistent: bool = False) -> None:
         self.node = node
-        node.tell(Ordered(1.0, 7, status, persistent))
+        node.tell(Ordered(1.0, 7, SetStatus(0, status), persistent))
 
     def one(self, kind: type[Command]) -> Command:
         (command,) = (c for c in self.node.commands if isinstance(c, kind))
@@ -132,9 +132,9 @@ def test_a_persistent_order_is_tried_until_the_register_answers(landed: bool) ->
 
 
 def test_two_orders_at_once_are_answered_one_by_one() -> None:
-    node = follower().tell(Ordered(1.0, 1, "paused"))
+    node = follower().tell(Ordered(1.0, 1, SetStatus(0, "paused")))
     (first,) = (c for c in node.commands if isinstance(c, ReadRecord))
-    node.tell(Ordered(1.0, 2, "stopped"))
+    node.tell(Ordered(1.0, 2, SetStatus(0, "stopped")))
     (second,) = (c for c in node.commands if isinstance(c, ReadRecord))
     swaps = []
     for ask in (first, second):

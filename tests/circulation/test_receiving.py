@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -14,6 +16,7 @@ from tramfl.circulation.commands import (
     SendModel,
     Store,
     Swap,
+    Train,
 )
 from tramfl.circulation.custody import MemoryRegister, Record, first_record
 from tramfl.circulation.events import (
@@ -22,13 +25,14 @@ from tramfl.circulation.events import (
     LoadReported,
     ModelArrived,
     RecordRead,
+    RecordSeen,
     Started,
     Stored,
     StoreFailed,
     Swapped,
     Trained,
 )
-from tramfl.circulation.phases import Assignment, Copy, Following, Offer
+from tramfl.circulation.phases import Assignment, Copy, Following, Gathering, Halted, Offer
 from tramfl.notation import Decision, Loads
 
 FIRST = first_record("run", 0, "w0", (0, 1, 2), labels=1)
@@ -41,7 +45,7 @@ class Node:
 
     def __init__(self, me: int, register: MemoryRegister | None = None, limits: Limits | None = None) -> None:
         self.register = register or MemoryRegister(FIRST)
-        self.state = State(me, 3, 1e6, limits or Limits())
+        self.state = State(me, 1e6, limits or Limits())
         self.commands: tuple[Command, ...] = ()
         self.tell(Started(0.0, (Copy("w0", 0, 1),)))
         self.tell(RecordRead(0.0, self.ticket, self.register.read()))
@@ -113,7 +117,6 @@ def test_a_model_is_acknowledged_only_once_it_is_stored(assigned: bool) -> None:
     node.tell(Stored(3.0, store.ticket, store.copy))
     assert node.commands == (Acknowledge(0, 77),)
     assert node.state.has("w1")
-    assert (node.state.accepted is not None) is assigned
 
 
 def test_a_model_that_cannot_be_stored_is_refused() -> None:
@@ -151,3 +154,63 @@ def test_of_the_same_weights_stored_twice_the_later_round_counts_whichever_was_s
     node.tell(Stored(2.0, node.state.ticket, Copy("w1", 3, 2)), Stored(9.0, slow, Copy("w1", 1, 1)))
     assert Copy("w1", 3, 2) in node.state.copies
     assert Copy("w1", 1, 1) not in node.state.copies
+
+
+def assigned(sender: int, record: Record, samples: tuple[int, ...] = (7,)) -> Offer:
+    """A round for node 1, as `sender` would have it."""
+    decision = Decision("load-aware", 1, samples, 1.0, 1.0, 0.0, "because")
+    loads = Loads((1e9, 1e9, 1e9), LINKS)
+    return Offer(record.epoch, record.round, record.weights.digest, 5, Assignment(sender, decision, loads, 0.0))
+
+
+def received(node: Node, sender: int, offer: Offer) -> Node:
+    node.tell(ModelArrived(1.0, sender, offer, 0.5))
+    (store,) = (command for command in node.commands if isinstance(command, Store))
+    return node.tell(Stored(1.0, store.ticket, store.copy))
+
+
+def named(node: Node, **changes: Any) -> Node:
+    """The record changes, and the node sees it."""
+    seen = node.register.read()
+    versioned = node.register.swap(seen.revision, replace(seen.record, **changes))
+    assert versioned is not None
+    return node.tell(RecordSeen(2.0, versioned))
+
+
+def trains(node: Node) -> list[tuple[int, ...]]:
+    return [command.assignment.decision.samples for command in node.commands if isinstance(command, Train)]
+
+
+def test_an_assignment_counts_from_the_records_holder_alone() -> None:
+    node = received(Node(1), 0, assigned(0, FIRST))
+    node = received(node, 2, assigned(2, FIRST, (9,)))
+    assert trains(named(node, holder=1)) == [(7,)]
+    liar = received(Node(1), 2, assigned(2, FIRST, (9,)))
+    assert trains(named(liar, holder=1)) == []
+
+
+def test_a_halted_holder_takes_no_assignment_from_anybody() -> None:
+    node = named(Node(1), holder=1, status="paused")
+    assert isinstance(node.state.phase, Halted)
+    node = received(node, 2, assigned(2, FIRST))
+    assert trains(named(node, status="running")) == []
+    assert isinstance(node.state.phase, Gathering)
+
+
+def test_a_node_that_lags_behind_takes_no_assignment_for_a_record_that_it_has_not_seen() -> None:
+    later = replace(FIRST, ledger=replace(FIRST.ledger, round=1))
+    node = received(Node(1), 2, assigned(2, later))
+    assert node.state.accepted is None
+    assert trains(named(node, ledger=later.ledger, holder=1)) == []
+
+
+def test_a_node_that_has_not_read_the_record_takes_no_assignment() -> None:
+    node = Node(1)
+    node.state = State(1, 1e6, Limits())
+    node.tell(Started(0.0, (Copy("w0", 0, 1),)))
+    ticket = node.ticket
+    received(node, 2, assigned(2, FIRST))
+    named(node, holder=1)
+    node.tell(RecordRead(3.0, ticket, node.register.read()))
+    assert trains(node) == []
+    assert isinstance(node.state.phase, Gathering)

@@ -19,7 +19,7 @@ from tramfl.circulation.commands import (
     Train,
     Wake,
 )
-from tramfl.circulation.custody import Record, Safe, Versioned, Weights
+from tramfl.circulation.custody import Record, Safe, Versioned, Weights, numbered
 from tramfl.circulation.events import (
     Acknowledged,
     Decided,
@@ -60,6 +60,7 @@ RECORD = Record(
     weights=Weights("w7", (0,), since=70.0),
     safe=Safe(5, "w5", (0, 1), Ledger((5,), 50.0, 5), since=50.0),
     ledger=Ledger((7,), 70.0, 7),
+    members=numbered(3),
 )
 NOW = Versioned(RECORD, 20)
 W5, W7 = Copy("w5", 5, 1), Copy("w7", 7, 1)
@@ -69,7 +70,7 @@ class Node:
     """One of three machines, and what it asked for last."""
 
     def __init__(self, me: int, *disk: Copy, now: Versioned = NOW) -> None:
-        self.state = State(me, 3, 1e6, Limits(takeover_grace=1.0))
+        self.state = State(me, 1e6, Limits(takeover_grace=1.0))
         self.commands: tuple[Command, ...] = ()
         self.tell(Started(80.0, disk))
         assert self.kinds() == [ReadRecord]
@@ -123,7 +124,7 @@ def test_a_node_that_starts_waits_for_the_register_as_long_as_it_takes() -> None
 
 
 def test_news_before_the_start_is_not_acted_on() -> None:
-    state = State(0, 3, 1e6, Limits())
+    state = State(0, 1e6, Limits())
     for event in (RecordSeen(80.0, NOW), HolderLost(80.0, NOW)):
         state, commands = advance(state, event)
         assert commands == ()
@@ -131,7 +132,7 @@ def test_news_before_the_start_is_not_acted_on() -> None:
 
 
 def test_news_while_starting_waits_for_the_answer_that_is_on_its_way() -> None:
-    state, _ = advance(State(0, 3, 1e6, Limits()), Started(80.0, (W5, W7)))
+    state, _ = advance(State(0, 1e6, Limits()), Started(80.0, (W5, W7)))
     state, commands = advance(state, RecordSeen(80.0, NOW))
     assert (type(state.phase), commands) == (Joining, ())
 

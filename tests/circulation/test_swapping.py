@@ -35,7 +35,7 @@ class Node:
 
     def __init__(self, me: int, register: MemoryRegister, *disk: Copy) -> None:
         self.register = register
-        self.state = State(me, 2, 1e6, Limits(register_retry=0.5))
+        self.state = State(me, 1e6, Limits(register_retry=0.5))
         self.commands: tuple[Command, ...] = ()
         self.tell(Started(0.0, disk or (Copy("w0", 0, 1),)))
         self.tell(RecordRead(0.0, self.ticket, register.read()))

@@ -1,8 +1,10 @@
 """The background copy: no work lies on one disk alone for long, and nothing of a run at rest does.
 
 A holder that stays put sends a copy of its newest weights to another node after some rounds, beside its own work, and
-marks it safe in the record once it is acknowledged. A holder at rest does so at once, and asks again and again until
-some node has taken the copy.
+marks it safe in the record once it is acknowledged. A holder with `unsafe_rounds` trained rounds that only it has
+trains no further before a copy is safe, so that no loss of one node costs more rounds than that. Only where no other
+node reports does it go on: there is none to send a copy to. A holder at rest ships at once, and asks again and again
+until some node has taken the copy.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from msgspec.structs import replace
 from tramfl.circulation.changes import MarkSafe
 from tramfl.circulation.commands import AskLoads, CancelSend, SendModel, Swap, Wake
 from tramfl.circulation.events import Acknowledged, LoadMissing, LoadReported, RegisterSilent, SendFailed, Woke
-from tramfl.circulation.phases import Assignment, Backup, Halted, Offer, State
+from tramfl.circulation.phases import Assignment, Backup, Halted, Offer, Shipping, State
 from tramfl.circulation.steps import Step, current, issue
 from tramfl.notation import NodeId
 
@@ -20,19 +22,26 @@ from tramfl.notation import NodeId
 def start_backup(state: State, assignment: Assignment) -> Step:
     """Ship a background copy where too much work lies at this node alone."""
     record = current(state)
-    rounds = record.round - record.safe.round
     seconds = record.ledger.seconds - record.safe.ledger.seconds
-    enough = rounds >= state.limits.unsafe_rounds or seconds >= state.limits.unsafe_seconds
+    # Half of the bound, rounded up: the copy travels while this node trains the rest.
+    enough = record.unsafe_rounds >= (state.limits.unsafe_rounds + 1) // 2 or seconds >= state.limits.unsafe_seconds
     # Of a run that has come to rest, nothing shall lie at one node alone.
     enough = enough or record.status != "running"
     return _ship(state, _links(state, assignment)) if enough else (state, ())
 
 
+def hold_back(state: State, assignment: Assignment) -> Step:
+    """Train no further before a copy is safe: ship one, unless one is on its way."""
+    state, shipped = _ship(state, _links(state, assignment))
+    state, ticket = issue(state)
+    return replace(state, phase=Shipping(ticket)), (*shipped, Wake(ticket, state.limits.load_reply))
+
+
 def halt(state: State) -> Step:
     """The run is not running: rest, but not before another node has the newest weights too."""
     record = current(state)
-    others = tuple(node for node in range(state.nodes) if node != state.me)
-    if record.weights.digest == record.safe.digest or not others:
+    others = tuple(node for node in record.present if node != state.me)
+    if record.newest_is_safe or not others:
         return replace(state, phase=Halted()), ()
     state, ticket = issue(state)
     ask = AskLoads(ticket, record.round + 1, others)
@@ -68,7 +77,8 @@ def woke_at_rest(state: State, event: Woke) -> Step:
 def _ship(state: State, links: dict[NodeId, float]) -> Step:
     """Send the newest weights to another node, unless that is done or under way."""
     record = current(state)
-    if state.backup is not None or record.weights.digest == record.safe.digest or not links:
+    links = {node: bandwidth for node, bandwidth in links.items() if record.is_member(node)}
+    if state.backup is not None or record.newest_is_safe or not links:
         return state, ()
     # A node that did not take the last copy is asked again only after every other node.
     to = max(links, key=lambda n: (n not in state.unfit, links[n], -n))
@@ -82,7 +92,7 @@ def _ship(state: State, links: dict[NodeId, float]) -> Step:
         record.weights.since,
     )
     offer = Offer(record.epoch, record.round, record.weights.digest, ticket, None)
-    deadline = state.limits.overdue_after(state.model_bits / links[to], 0)
+    deadline = state.limits.overdue_after(state.model_bits / links[to], state.setbacks)
     return replace(state, backup=Backup(ticket, change)), (SendModel(ticket, to, offer), Wake(ticket, deadline))
 
 
@@ -119,7 +129,7 @@ def backup_failed(state: State, event: SendFailed | Woke) -> Step:
     assert backup is not None
     cancel = (CancelSend(event.ticket, overdue=True),) if isinstance(event, Woke) else ()
     unfit = state.unfit | (set(backup.change.copies) - {state.me})
-    return replace(state, backup=None, unfit=unfit), cancel
+    return replace(state, backup=None, unfit=unfit, setbacks=state.setbacks + 1), cancel
 
 
 def backup_in_doubt(state: State, event: RegisterSilent) -> Step:

@@ -60,7 +60,7 @@ def decode(content: bytes, name: str) -> Tape:
     """The tape in a file of this name; raises BadInput."""
     try:
         tape = msgspec.msgpack.decode(content, type=Tape)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadInput(f"{name} is no black box of a site: {error}.") from None
     if tape.format != FORMAT:
         raise BadInput(f"{name} has format {tape.format} and this version reads {FORMAT}; use the site's version.")

@@ -68,11 +68,13 @@ class SendModel(Command, frozen=True):
 
 
 class CancelSend(Command, frozen=True):
-    """Cancel the transfer."""
+    """Cancel the transfer; what has arrived is kept for later."""
 
     ticket: int
     overdue: bool = False
     """Whether it took too long."""
+    reason: str = ""
+    """Why it is given up before that."""
 
 
 class Train(Command, frozen=True):
@@ -152,3 +154,5 @@ class Depart(Command, frozen=True):
     """The node that was handed the model."""
     superseded: bool = False
     """Whether a later life of this node is the reason."""
+    removed: bool = False
+    """Whether the reason is that this node is no member."""

@@ -15,6 +15,14 @@ from tramfl.notation import Digest, Ledger, NodeId
 Status = Literal["running", "paused", "stopped"]
 
 
+class Entry(Struct, frozen=True):
+    """A node of the list of members. Its number is its place in the list, and is never given to another node."""
+
+    name: str
+    address: str | None = ""
+    """host:port, as the others reach it; None where the node was removed."""
+
+
 class Weights(Struct, frozen=True):
     """The newest weights, and the nodes that have them on disk."""
 
@@ -48,6 +56,14 @@ class Record(Struct, frozen=True):
     status: Status = "running"
     protocol: int = 1
     """Of the sites that began the run; a site of another protocol does not join it."""
+    members: tuple[Entry, ...] = ()
+    """Every node that is or was a member, by number."""
+    kept: tuple[Safe, ...] = ()
+    """Safe weights of earlier rounds that an operator can go back to, oldest first."""
+    keep_versions: int = 0
+    """How many of them are kept at most ..."""
+    keep_every: int = 1
+    """... at least this many rounds apart."""
 
     @property
     def round(self) -> int:
@@ -55,9 +71,58 @@ class Record(Struct, frozen=True):
         return self.ledger.round
 
     @property
+    def present(self) -> tuple[NodeId, ...]:
+        """The numbers of the nodes that are members now."""
+        return tuple(number for number, entry in enumerate(self.members) if entry.address is not None)
+
+    @property
+    def versions(self) -> tuple[Safe, ...]:
+        """What a rollback can go back to: earlier rounds than the present one, kept or safe, at a member's."""
+        found = (*self.kept, self.safe)
+        return tuple(v for v in found if v.round < self.round and any(map(self.is_member, v.copies)))
+
+    def kept_after(self, safe: Safe) -> tuple[Safe, ...]:
+        """The versions that are kept once `safe` takes the place of the present safe weights."""
+        now = self.safe
+        if not self.keep_versions or safe.digest == now.digest:
+            return self.kept
+        if self.kept and now.round < self.kept[-1].round + self.keep_every:
+            return self.kept
+        return (*self.kept, now)[-self.keep_versions :]
+
+    def is_member(self, node: NodeId) -> bool:
+        """Whether a node is a member now."""
+        return 0 <= node < len(self.members) and self.members[node].address is not None
+
+    def number_of(self, name: str) -> NodeId | None:
+        """The number of the node that has this name; None where no node ever had it."""
+        return next((number for number, entry in enumerate(self.members) if entry.name == name), None)
+
+    def name_of(self, node: NodeId | None) -> str | None:
+        """The name of a node."""
+        return None if node is None else self.members[node].name
+
+    @property
+    def _kept_safe(self) -> bool:
+        """Whether the safe weights lie at two members, or at the only one: a removed node's copy does not count."""
+        return sum(map(self.is_member, self.safe.copies)) >= min(2, len(self.present))
+
+    @property
+    def newest_is_safe(self) -> bool:
+        """Whether the newest weights lie at two members, or at the only one."""
+        return self.weights.digest == self.safe.digest and self._kept_safe
+
+    @property
+    def unsafe_rounds(self) -> int:
+        """Trained rounds that would be lost with the one node that has the newest weights."""
+        if not self._kept_safe:
+            return self.ledger.trained
+        return 0 if self.newest_is_safe else self.ledger.trained - self.safe.ledger.trained
+
+    @property
     def at_rest(self) -> bool:
         """Whether nothing is left to do: the run is paused or stopped, and its newest weights are safe."""
-        return self.status != "running" and self.weights.digest == self.safe.digest
+        return self.status != "running" and self.newest_is_safe
 
 
 class Versioned(Struct, frozen=True):
@@ -65,12 +130,33 @@ class Versioned(Struct, frozen=True):
 
     record: Record
     revision: int
+    by: str = ""
+    """The name of the node that signed it; empty where records are not signed."""
+    after: int = 0
+    """The revision in whose place it was put; 0 where records are not signed."""
 
 
-def first_record(run: str, holder: NodeId, digest: Digest, copies: tuple[NodeId, ...], labels: int) -> Record:
-    """The record of a run that begins: w_0 lies at `copies`, and `holder` decides the first round."""
+def numbered(nodes: int) -> tuple[Entry, ...]:
+    """Members without addresses, as in a simulation."""
+    return tuple(Entry(str(number)) for number in range(nodes))
+
+
+def first_record(
+    run: str,
+    holder: NodeId,
+    digest: Digest,
+    copies: tuple[NodeId, ...],
+    labels: int,
+    members: tuple[Entry, ...] | None = None,
+) -> Record:
+    """The record of a run that begins: w_0 lies at `copies`, and `holder` decides the first round.
+
+    Without `members`, every node up to the last of `holder` and `copies` is one.
+    """
     ledger = Ledger.empty(labels)
-    return Record(run, 1, holder, Weights(digest, copies), Safe(0, digest, copies, ledger), ledger)
+    members = numbered(max(holder, *copies) + 1) if members is None else members
+    safe = Safe(0, digest, copies, ledger)
+    return Record(run, 1, holder, Weights(digest, copies), safe, ledger, members=members)
 
 
 class MemoryRegister:

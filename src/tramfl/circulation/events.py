@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from tramfl.circulation.custody import Status, Versioned
+from tramfl.circulation.changes import OrderedChange
+from tramfl.circulation.custody import Versioned
 from tramfl.circulation.phases import Copy, Offer
 from tramfl.notation import Decision, Digest, NodeId, Outlook
 
@@ -47,7 +48,7 @@ class HolderLost(Event, frozen=True):
 
 
 class ModelArrived(Event, frozen=True):
-    """A peer's model is here, whole and verified, but not on disk yet."""
+    """A peer's model is here, whole and verified, but not on disk yet; `at` is when its last byte came."""
 
     sender: NodeId
     offer: Offer
@@ -56,11 +57,11 @@ class ModelArrived(Event, frozen=True):
 
 
 class Ordered(Event, frozen=True):
-    """Somebody wants the run paused, resumed or stopped."""
+    """An operator wants the run paused, resumed, stopped or rolled back, or a member added or removed."""
 
     order: int
     """The carrier's number for it; `AnswerOrder` brings it back."""
-    status: Status
+    change: OrderedChange
     persistent: bool = False
     """Whether the node retries while the register is silent, instead of answering that it does not know."""
 
@@ -108,8 +109,21 @@ class SendFailed(Answer, frozen=True):
     """The transfer broke, or the receiver refused it."""
 
 
+class SendSlowed(Answer, frozen=True):
+    """The transfer is slower than predicted: at its present pace it needs this many seconds more."""
+
+    seconds_left: float
+
+
 class Trained(Answer, frozen=True):
     """Training is done; the new weights are in memory."""
+
+    digest: Digest
+    seconds: float
+
+
+class Rejected(Answer, frozen=True):
+    """Training is done, and its weights are not acceptable: their loss is no finite number, or far too high."""
 
     digest: Digest
     seconds: float
@@ -165,7 +179,9 @@ AnyEvent = (
     | Woke
     | Acknowledged
     | SendFailed
+    | SendSlowed
     | Trained
+    | Rejected
     | TrainingFailed
     | Stored
     | StoreFailed

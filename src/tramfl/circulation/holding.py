@@ -1,6 +1,7 @@
 """The holder's round: gather loads, decide, then skip, or send, or train, store and commit.
 
     Gathering -> Deciding -> Waiting                               nobody trains: commit the round after H
+                          -> Shipping                              too much work lies here alone: copy it first
                           -> Sending                               another node trains: hand the model over
                           -> Training -> Storing                   this node trains: commit the new weights
 
@@ -14,7 +15,9 @@ import math
 
 from msgspec.structs import replace
 
-from tramfl.circulation.backup import halt
+from tramfl.circulation.backing_off import failed as has_failed
+from tramfl.circulation.backing_off import left_out
+from tramfl.circulation.backup import halt, hold_back, mark_safe
 from tramfl.circulation.changes import Commit, HandOver
 from tramfl.circulation.commands import (
     AskLoads,
@@ -32,7 +35,9 @@ from tramfl.circulation.events import (
     Decided,
     LoadMissing,
     LoadReported,
+    Rejected,
     SendFailed,
+    SendSlowed,
     Stored,
     StoreFailed,
     Trained,
@@ -48,6 +53,7 @@ from tramfl.circulation.phases import (
     Offer,
     Outcome,
     Sending,
+    Shipping,
     State,
     Storing,
     Training,
@@ -63,8 +69,9 @@ def gather(state: State, attempt: Attempt) -> Step:
     """Ask every node for its load; halt where the run is not running."""
     if current(state).status != "running":
         return halt(state)
+    attempt = replace(attempt, excluded=attempt.excluded | left_out(state, current(state).round))
     state, ticket = issue(state)
-    asked = frozenset(range(state.nodes)) - attempt.excluded
+    asked = frozenset(current(state).present) - attempt.excluded
     phase = Gathering(ticket, attempt, {}, asked - state.absent)
     # Nobody waits for an absent node: only if it is asked first can it count in the round in which it is back.
     order = tuple(sorted(asked, key=lambda node: (node not in state.absent, node)))
@@ -116,30 +123,51 @@ def _decide(state: State) -> Step:
     phase = state.phase
     assert isinstance(phase, Gathering)
     nobody = (math.nan, math.nan, None)
-    reports = [phase.reports.get(node, nobody) for node in range(state.nodes)]
+    record = current(state)
+    reports = [phase.reports.get(node, nobody) for node in range(len(record.members))]
     flops, bandwidth, outlooks = zip(*reports, strict=True)
     loads = Loads(flops, bandwidth, outlooks if any(outlooks) else ())
-    absent = frozenset(range(state.nodes)).difference(phase.reports, phase.attempt.excluded)
+    absent = frozenset(record.present).difference(phase.reports, phase.attempt.excluded)
     state, ticket = issue(replace(state, absent=absent))
     state = replace(state, phase=Deciding(ticket, phase.attempt, loads))
-    return state, (Decide(ticket, current(state).ledger, loads),)
+    # A node that has the weights is sent none, so it costs no transfer, like the holder itself.
+    having, links = _having(state, loads), list(loads.bandwidth)
+    for node in having:
+        links[node] = math.inf
+    return state, (Decide(ticket, current(state).ledger, replace(loads, bandwidth=tuple(links))),)
+
+
+def _having(state: State, loads: Loads) -> tuple[NodeId, ...]:
+    """The other nodes that reported and have the newest weights, as the record says."""
+    return tuple(node for node in current(state).weights.copies if node != state.me and loads.has(node))
 
 
 # Step 2: carry out what was decided.
 
 
 def decided(state: State, event: Decided) -> Step:
-    """Wait where nobody trains, train where this node does, else send the model."""
+    """Wait where nobody trains, train where this node may train on, else send the model."""
     phase = state.phase
     assert isinstance(phase, Deciding)
     decision, attempt = event.decision, phase.attempt
     # The outlooks were for the decision alone. Of many nodes they are too long to travel with the model.
     loads = replace(phase.loads, outlook=()) if phase.loads.outlook else phase.loads
-    assignment = Assignment(state.me, decision, loads, attempt.lost_seconds)
+    assignment = Assignment(
+        state.me,
+        decision,
+        loads,
+        attempt.lost_seconds,
+        _having(state, loads),
+        attempt.rejected,
+        _overhead(state, attempt, event.at, 0.0),
+    )
     state, ticket = issue(state)
     if decision.node is None:
         return replace(state, phase=Waiting(ticket, attempt, assignment)), (Wake(ticket, decision.idle_seconds),)
     if decision.node == state.me:
+        # Sending the model on makes its work safe; training on here adds to what lies at this node alone.
+        if current(state).unsafe_rounds >= state.limits.unsafe_rounds and assignment.others:
+            return hold_back(state, assignment)
         return train(state, attempt, assignment, transfer_seconds=0.0)
     record = current(state)
     offer = Offer(record.epoch, record.round, record.weights.digest, ticket, assignment)
@@ -148,12 +176,27 @@ def decided(state: State, event: Decided) -> Step:
     return state, (SendModel(ticket, decision.node, offer), Wake(ticket, deadline))
 
 
+def copy_due(state: State, event: Woke) -> Step:
+    """Ask all nodes again once no copy is on its way: it is safe by now, or another node must take one."""
+    commands: tuple[Command, ...] = ()
+    if state.backup is not None and state.backup.in_doubt_at is not None:
+        # No other node will move this record: ask the register again, which makes a swap once at most.
+        state, commands = mark_safe(state)
+    if state.backup is None:
+        state, asked = gather(state, Attempt(event.at, max(0.0, event.at - current(state).weights.since)))
+        return state, (*commands, *asked)
+    state, ticket = issue(state)
+    return replace(state, phase=Shipping(ticket)), (*commands, Wake(ticket, state.limits.load_reply))
+
+
 def waited(state: State, event: Woke) -> Step:
     """Commit the skipped round."""
     phase = state.phase
     assert isinstance(phase, Waiting)
     decision = phase.assignment.decision
-    outcome = Outcome(phase.assignment, None, 0.0, 0.0, decision.idle_seconds, phase.attempt.lost_seconds)
+    idle, attempt = decision.idle_seconds, phase.attempt
+    overhead = _overhead(state, attempt, event.at, idle)
+    outcome = Outcome(phase.assignment, None, 0.0, 0.0, idle, attempt.lost_seconds, overhead)
     return _commit(state, outcome, current(state).weights.digest, event.at)
 
 
@@ -161,10 +204,12 @@ def waited(state: State, event: Woke) -> Step:
 
 
 def acknowledged(state: State, event: Acknowledged) -> Step:
-    """Make the receiver the holder."""
+    """Make the receiver the holder; decide the round again where it was removed meanwhile."""
     phase = state.phase
     assert isinstance(phase, Sending)
     record = current(state)
+    if not record.is_member(phase.to):
+        return _setback(state, phase.attempt, phase.to, event.at)
     return propose(state, HandOver(record.epoch, record.round, record.weights.digest, phase.to))
 
 
@@ -174,6 +219,37 @@ def send_failed(state: State, event: SendFailed | Woke) -> Step:
     assert isinstance(phase, Sending)
     cancel = CancelSend(phase.ticket, overdue=isinstance(event, Woke))
     return _setback(state, phase.attempt, phase.to, event.at, cancel)
+
+
+def send_slowed(state: State, event: SendSlowed) -> Step:
+    """Decide the round again without the receiver, where a round elsewhere is predicted to end sooner."""
+    phase = state.phase
+    assert isinstance(phase, Sending)
+    waiting = event.seconds_left + phase.assignment.decision.compute_seconds
+    elsewhere = _seconds_elsewhere(state, phase)
+    if elsewhere is None or waiting <= state.limits.detour * elsewhere:
+        return state, ()
+    reason = f"at this pace the round takes {waiting:.3g} s more, and elsewhere {elsewhere:.3g} s"
+    return _setback(state, phase.attempt, phase.to, event.at, CancelSend(phase.ticket, reason=reason))
+
+
+def _seconds_elsewhere(state: State, phase: Sending) -> float | None:
+    """Predicted seconds of the round at the node that would be next best; None where there is no other node."""
+    decision, loads = phase.assignment.decision, phase.assignment.loads
+    others = [c for c in decision.candidates if c.node != phase.to and c.feasible and c.samples >= 1]
+    if others:
+        best = max(others, key=lambda c: c.score)
+        return best.compute_seconds + best.transfer_seconds
+    # The policy weighed one node alone: the same work at the quickest of the others.
+    return min(
+        (
+            decision.compute_seconds * loads.flops[phase.to] / loads.flops[node]
+            + (0.0 if node == state.me else state.model_bits / loads.bandwidth[node])
+            for node in loads.reporting
+            if node != phase.to
+        ),
+        default=None,
+    )
 
 
 # Step 4: train and store.
@@ -209,12 +285,22 @@ def training_failed(state: State, event: TrainingFailed | Woke) -> Step:
     return _setback(state, _with_transfer(phase), state.me, event.at, cancel)
 
 
+def training_rejected(state: State, event: Rejected) -> Step:
+    """Decide the round again, without this node; its weights are not committed."""
+    phase = state.phase
+    assert isinstance(phase, Training)
+    attempt = _with_transfer(phase)
+    return _setback(state, replace(attempt, rejected=(*attempt.rejected, state.me)), state.me, event.at)
+
+
 def stored(state: State, event: Stored) -> Step:
     """Commit the trained round."""
     phase = state.phase
     assert isinstance(phase, Storing)
+    compute, attempt = phase.compute_seconds, phase.attempt
+    overhead = _overhead(state, attempt, event.at, compute)
     outcome = Outcome(
-        phase.assignment, state.me, phase.compute_seconds, phase.transfer_seconds, 0.0, phase.attempt.lost_seconds
+        phase.assignment, state.me, compute, phase.transfer_seconds, 0.0, attempt.lost_seconds, overhead
     )
     return _commit(keep(state, event.copy), outcome, phase.digest, event.at)
 
@@ -233,12 +319,19 @@ def _commit(state: State, outcome: Outcome, digest: Digest, at: float) -> Step:
     return propose(state, commit, outcome)
 
 
+def _overhead(state: State, attempt: Attempt, at: float, working: float) -> float:
+    """What has passed in this attempt beside `working` seconds of training or waiting, here and at the sender."""
+    return attempt.overhead_seconds + max(0.0, at - attempt.began - working) if state.counts_overhead else 0.0
+
+
 def _with_transfer(phase: Training | Storing) -> Attempt:
     """The attempt with the transfer that brought the model here among its losses: its time has passed, too."""
     return replace(phase.attempt, lost_seconds=phase.attempt.lost_seconds + phase.transfer_seconds)
 
 
 def _setback(state: State, attempt: Attempt, failed: NodeId, at: float, *cancel: Command) -> Step:
-    again = Attempt(at, attempt.lost_seconds + (at - attempt.began), attempt.excluded | {failed})
+    state = has_failed(state, failed, current(state).round)
+    lost = attempt.lost_seconds + attempt.overhead_seconds + (at - attempt.began)
+    again = Attempt(at, lost, attempt.excluded | {failed}, attempt.rejected)
     state, commands = gather(replace(state, setbacks=state.setbacks + 1), again)
     return state, (*cancel, *commands)

@@ -1,9 +1,9 @@
-"""Orders: pause, resume and stop.
+"""Orders: pause, resume, stop and roll back the run, add and remove members.
 
 Any node can be asked, whatever its phase: an order has a ticket of its own and goes beside the node's other work, as
-a background copy does. The node reads the record, so that it answers what is true now. Where the status is not yet as
-ordered, the node swaps it in, and tries again on the newer record while others are faster. A stopped run stays
-stopped: to any other order the answer is the stopped record.
+a background copy does. The node reads the record, so that it answers what is true now. Where the record is not yet as
+ordered, the node swaps the change in, and tries again on the newer record while others are faster. Where the change
+does not fit the record, the answer is the record as it is: a stopped run stays stopped, and one member stays.
 
 When the register is silent, a swap may or may not have been made. An operator gets that as the answer. A persistent
 order (the end of a run) is put to the register again until it answers.
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tramfl.circulation.changes import SetStatus
 from tramfl.circulation.commands import AnswerOrder, Command, Nudge, ReadRecord, Swap, Wake
 from tramfl.circulation.custody import Record
 from tramfl.circulation.events import Ordered, RecordRead, RegisterSilent, Swapped, SwapRefused, Woke
@@ -25,16 +24,16 @@ from tramfl.circulation.steps import Step, issue
 def ordered(state: State, event: Ordered) -> Step:
     """Read the record, to see what the order would change."""
     state, ticket = issue(state)
-    order = Ordering(ticket, event.order, event.status, event.persistent)
+    order = Ordering(ticket, event.order, event.change, event.persistent)
     return replace(state, orders=(*state.orders, order)), (ReadRecord(ticket),)
 
 
 def put(state: State, event: RecordRead | SwapRefused) -> Step:
-    """Answer where the status is as ordered, or the run has stopped; else swap the status in."""
+    """Answer where the record is as ordered, or cannot be; else swap the change in."""
     state, news = learn(state, event.versioned, event.at)
     order, seen = _order(state, event.ticket), state.seen
     assert seen is not None
-    change = SetStatus(seen.record.epoch, order.status)
+    change = replace(order.change, epoch=seen.record.epoch)
     record = change.applied(seen.record, state.me)
     if record is None:
         state, commands = _answer(state, order, seen.record)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from tramfl.circulation.changes import Change, MarkSafe
-from tramfl.circulation.custody import Record, Status, Versioned
+from tramfl.circulation.changes import Change, MarkSafe, OrderedChange
+from tramfl.circulation.custody import Record, Versioned
 from tramfl.notation import Decision, Digest, Loads, NodeId, Outlook
 
 
@@ -22,14 +22,17 @@ class Limits(Struct, frozen=True):
     """A hop or a training is overdue after this many times its predicted seconds ..."""
     slack: float = 5.0
     """... plus these; both double with every setback in a row, up to sixteen times."""
+    detour: float = 1.5
+    """A transfer that slows down is given up where waiting takes this many times as long as a round elsewhere: giving
+    up costs the question for loads, and both times are guesses."""
     register_retry: float = 0.5
     """Seconds between two questions to a register that does not answer."""
     takeover_grace: float = 1.0
     """Seconds that a node with only the safe weights leaves to nodes that may have the newest."""
     unsafe_rounds: int = 3
-    """A holder that stays put ships a background copy after this many rounds that only it has ..."""
+    """A holder with this many trained rounds that only it has trains no further before another node has a copy."""
     unsafe_seconds: float = 600.0
-    """... or this many seconds of work."""
+    """A holder that stays put ships a background copy after half of `unsafe_rounds`, or this many seconds of work."""
 
     def overdue_after(self, predicted_seconds: float, setbacks: int) -> float:
         """The seconds after which something predicted to take `predicted_seconds` counts as failed."""
@@ -53,6 +56,17 @@ class Assignment(Struct, frozen=True):
     loads: Loads
     lost_seconds: float
     """What failed attempts at this round have cost so far."""
+    having: tuple[NodeId, ...] = ()
+    """Nodes that had the weights when the round was decided: no transfer to them was charged."""
+    rejected: tuple[NodeId, ...] = ()
+    """Nodes whose training in this round was not accepted."""
+    overhead_seconds: float = 0.0
+    """What the node that decided spent between the last commit and the decision."""
+
+    @property
+    def others(self) -> tuple[NodeId, ...]:
+        """The nodes that reported beside the one that decided."""
+        return tuple(node for node in self.loads.reporting if node != self.holder)
 
 
 class Offer(Struct, frozen=True):
@@ -70,9 +84,14 @@ class Attempt(Struct, frozen=True):
     """One try at a round."""
 
     began: float
+    """When the last round was committed, when the last try failed, or when the model arrived with an assignment."""
     lost_seconds: float = 0.0
     excluded: frozenset[NodeId] = frozenset()
     """Nodes that failed in this round."""
+    rejected: tuple[NodeId, ...] = ()
+    """Those of them whose training was not accepted."""
+    overhead_seconds: float = 0.0
+    """What the sender of the model spent on this round, other than on the transfer."""
 
 
 class Joining(Struct, frozen=True, tag=True):
@@ -116,6 +135,13 @@ class Deciding(Struct, frozen=True, tag=True):
     ticket: int
     attempt: Attempt
     loads: Loads
+    """As reported."""
+
+
+class Shipping(Struct, frozen=True, tag=True):
+    """This node was to train on, but too many rounds lie at it alone: waiting until a copy is safe."""
+
+    ticket: int
 
 
 class Waiting(Struct, frozen=True, tag=True):
@@ -164,11 +190,14 @@ class Outcome(Struct, frozen=True):
     transfer_seconds: float
     idle_seconds: float
     lost_seconds: float
+    overhead_seconds: float = 0.0
+    """What gathering, deciding, the register and the disk took."""
 
     @property
     def seconds(self) -> float:
-        """T_round, and what failed attempts took."""
-        return self.compute_seconds + self.transfer_seconds + self.idle_seconds + self.lost_seconds
+        """T_round, what failed attempts took, and the overhead."""
+        spent = self.compute_seconds + self.transfer_seconds + self.idle_seconds + self.lost_seconds
+        return spent + self.overhead_seconds
 
 
 class Swapping(Struct, frozen=True, tag=True):
@@ -188,6 +217,8 @@ class Leaving(Struct, frozen=True, tag=True):
     links: dict[NodeId, float]
     """The nodes that answered, and the bandwidth from here."""
     awaited: frozenset[NodeId]
+    tried: frozenset[NodeId] = frozenset()
+    """Nodes that did not take the model: they are not asked again."""
 
 
 class HandingOn(Struct, frozen=True, tag=True):
@@ -197,6 +228,8 @@ class HandingOn(Struct, frozen=True, tag=True):
     to: NodeId
     links: dict[NodeId, float]
     """The nodes to try if this one does not take them, and the bandwidth from here."""
+    tried: frozenset[NodeId] = frozenset()
+    """Nodes that did not take them."""
 
 
 class Left(Struct, frozen=True, tag=True):
@@ -210,6 +243,7 @@ Phase = (
     | StandingBy
     | Gathering
     | Deciding
+    | Shipping
     | Waiting
     | Sending
     | Training
@@ -228,6 +262,8 @@ class Incoming(Struct, frozen=True):
     sender: NodeId
     offer: Offer
     seconds: float
+    at: float
+    """When its last byte came."""
 
 
 class Backup(Struct, frozen=True):
@@ -240,19 +276,26 @@ class Backup(Struct, frozen=True):
 
 
 class Ordering(Struct, frozen=True):
-    """An order under way: the record is being read, or its status swapped."""
+    """An order under way: the record is being read, or changed."""
 
     ticket: int
     order: int
-    status: Status
+    change: OrderedChange
     persistent: bool
+
+
+class Backoff(Struct, frozen=True):
+    """How often a node failed in a row, and until which round it is left out."""
+
+    failures: int
+    until: int
+    """It is asked again once this many rounds are done."""
 
 
 class State(Struct, frozen=True):
     """All that one node knows."""
 
     me: NodeId
-    nodes: int
     model_bits: float
     """D_M: how much a copy of the weights weighs on a link."""
     limits: Limits
@@ -269,11 +312,16 @@ class State(Struct, frozen=True):
     """Nodes that did not take a background copy since one was last marked safe."""
     absent: frozenset[NodeId] = frozenset()
     """Nodes that did not report when last asked."""
+    backoff: dict[NodeId, Backoff] = {}
+    """Nodes that failed this node, and have committed no round since (`backing_off`)."""
     setbacks: int = 0
     """Failed attempts since a round was last trained."""
     orders: tuple[Ordering, ...] = ()
     leaving: bool = False
     """Whether the process is about to end."""
+    counts_overhead: bool = False
+    """Whether the time between the steps of a round counts, as it does on a real clock. In virtual time there is
+    none, and the difference of two moments would bring rounding errors into the record."""
 
     def has(self, digest: Digest) -> bool:
         """Whether these weights are on this node's disk."""

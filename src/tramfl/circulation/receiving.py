@@ -27,7 +27,7 @@ def model_arrived(state: State, event: ModelArrived) -> Step:
             reason = f"round {offer.round} of epoch {offer.epoch} is past"
             return state, (Refuse(event.sender, offer.ticket, reason),)
     state, ticket = issue(state)
-    incoming = (*state.incoming, Incoming(ticket, event.sender, offer, event.seconds))
+    incoming = (*state.incoming, Incoming(ticket, event.sender, offer, event.seconds, event.at))
     return replace(state, incoming=incoming), (Store(ticket, Copy(offer.digest, offer.round, offer.epoch)),)
 
 
@@ -38,8 +38,21 @@ def incoming_stored(state: State, event: Stored) -> Step:
     if state.leaving:
         return state, (Refuse(incoming.sender, offer.ticket, LEAVING),)
     if offer.assignment is not None:
-        state = replace(state, accepted=incoming)
+        state = replace(state, accepted=_assigned(state, incoming))
     return state, (Acknowledge(incoming.sender, offer.ticket),)
+
+
+def _assigned(state: State, incoming: Incoming) -> Incoming | None:
+    """What to train once the record names this node: an assignment counts only from the record's holder.
+
+    A node that has not seen the record which the sender acts on forgets the assignment, and decides the round anew.
+    """
+    if state.seen is None:
+        return None
+    record, offer = state.seen.record, incoming.offer
+    theirs = (offer.epoch, offer.round, offer.digest, incoming.sender)
+    is_holders = theirs == (record.epoch, record.round, record.weights.digest, record.holder)
+    return incoming if is_holders else state.accepted
 
 
 def incoming_not_stored(state: State, event: StoreFailed) -> Step:

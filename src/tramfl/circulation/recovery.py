@@ -2,7 +2,7 @@
 
 One rule covers every return: look at the record, and be what it says (`take_stock`). If the record names this node
 and it has the weights, it holds. If the record names it and it does not have them, it resigns. Otherwise it follows,
-and drops what it had in hand. A node that is leaving leaves instead.
+and drops what it had in hand. A node that is leaving, or is a member no more, leaves instead.
 
 Takeover: when the holder is lost, a node that has the newest weights swaps itself in at once, and a node that has
 only the safe weights does so after a grace. The swap picks one winner. Rounds that were committed but not yet
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from tramfl.circulation.backing_off import cleared, failed
 from tramfl.circulation.backup import halt
 from tramfl.circulation.changes import Resign, TakeOver
 from tramfl.circulation.commands import Discard, ReadRecord, Wake
@@ -27,13 +28,14 @@ from tramfl.circulation.phases import (
     Gathering,
     Halted,
     Joining,
+    Shipping,
     StandingBy,
     State,
     Swapping,
     Waiting,
 )
 from tramfl.circulation.steps import Step, abandon, current, issue, propose
-from tramfl.notation import Digest
+from tramfl.notation import Digest, NodeId
 
 
 def started(state: State, event: Started) -> Step:
@@ -79,8 +81,10 @@ def _standing(record: Record) -> tuple[int, int, Digest]:
 
 def _must_turn(state: State, record: Record) -> bool:
     """Whether a holder cannot go on as it is, though the model has not moved."""
-    if isinstance(state.phase, Following | StandingBy | Halted):
+    if isinstance(state.phase, Following | StandingBy | Halted | Shipping):
         return True
+    if not record.is_member(state.me):
+        return not state.leaving
     # The round in hand may be finished once the model is on its way or in training; nothing new is begun.
     return record.status != "running" and isinstance(state.phase, Gathering | Deciding | Waiting)
 
@@ -93,14 +97,18 @@ def noticed(state: State, versioned: Versioned) -> Step:
     lost = state.seen.record.holder if state.seen is not None and record.epoch > state.seen.record.epoch else None
     if lost is not None and lost != record.holder:
         # A node that was taken over from is still asked for its load, but nobody waits for it.
-        state = replace(state, absent=state.absent | {lost})
+        # One that is lost again and again is not even asked.
+        state = failed(replace(state, absent=state.absent | {lost}), lost, record.round - 1)
+    state = cleared(state, record)
     backup = state.backup
     if backup is not None and backup.in_doubt_at is not None and versioned.revision > backup.in_doubt_at:
         # The record has moved: the swap that went unanswered was made by now, or never will be.
         state = replace(state, backup=(backup := None))
     named = {record.weights.digest, record.safe.digest, backup.change.digest if backup else None}
-    # Safe rounds and epochs only grow, so no later swap can name what lies before them. Weights that the holder
-    # has trained past can be named only by its own backup, or by its former life's until the record first moves.
+    named |= kept_at(record, state.me)
+    # Safe rounds and epochs only grow, and a rollback goes to kept weights alone, so no later swap can name others
+    # that lie before them. Weights that the holder has trained past can be named only by its own backup, or by its
+    # former life's until the record first moves.
     settled = state.seen is not None and record.holder == state.me
     past = record.round if settled else record.safe.round
     gone = tuple(
@@ -112,14 +120,19 @@ def noticed(state: State, versioned: Versioned) -> Step:
     return replace(state, seen=versioned, copies=kept), (Discard(tuple(copy.digest for copy in gone)),)
 
 
+def kept_at(record: Record, me: NodeId) -> set[Digest | None]:
+    """The earlier versions that the record counts on this node to keep."""
+    return {version.digest for version in record.kept if me in version.copies}
+
+
 def take_stock(state: State, at: float) -> Step:
     """Be what the record says."""
     record = current(state)
     mine = record.holder == state.me
     if mine and not state.has(record.weights.digest):
         return propose(state, Resign(record.epoch, state.has(record.safe.digest)))
-    if state.leaving:
-        return leave(state)
+    if state.leaving or not record.is_member(state.me):
+        return leave(replace(state, leaving=True))
     if not mine:
         return replace(state, phase=Following()), ()
     if record.status != "running":
@@ -130,7 +143,13 @@ def take_stock(state: State, at: float) -> Step:
         offer = accepted.offer
         if (offer.epoch, offer.round, offer.digest) == (record.epoch, record.round, record.weights.digest):
             assert offer.assignment is not None
-            attempt = Attempt(at, offer.assignment.lost_seconds)
+            # A pause between arrival and training is no overhead.
+            attempt = Attempt(
+                at if isinstance(state.phase, Halted) else accepted.at,
+                offer.assignment.lost_seconds,
+                rejected=offer.assignment.rejected,
+                overhead_seconds=offer.assignment.overhead_seconds,
+            )
             return train(state, attempt, offer.assignment, accepted.seconds)
     # A run that was paused has lost nothing; any other has lost the time since its last commit.
     since = at if isinstance(state.phase, Halted) else record.weights.since
@@ -141,12 +160,11 @@ def leave_ordered(state: State, event: LeaveOrdered) -> Step:
     """Cancel what is in hand and read the record, to leave as what it says; a swap under way is settled first."""
     if state.leaving:
         return state, ()
-    cancel, state = abandon(state.phase), replace(state, leaving=True)
-    if isinstance(state.phase, Joining | Swapping):
-        # The register's answer settles it. Where none comes in time, the record is read.
-        return state, (Wake(state.phase.ticket, state.limits.load_reply),)
-    state, ticket = issue(state)
-    return replace(state, phase=Joining(ticket)), (*cancel, ReadRecord(ticket))
+    cancel = abandon(state.phase)
+    state, ticket = issue(replace(state, leaving=True))
+    # A register that was silent before may be back: whether it answers now, only a new question shows.
+    phase = replace(state.phase, ticket=ticket) if isinstance(state.phase, Swapping) else Joining(ticket)
+    return replace(state, phase=phase), (*cancel, ReadRecord(ticket))
 
 
 def holder_lost(state: State, event: HolderLost) -> Step:

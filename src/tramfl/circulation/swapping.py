@@ -69,11 +69,13 @@ def _landed(state: State, phase: Swapping, at: float) -> Step:
     if phase.outcome.node is not None:
         state = replace(state, setbacks=0)
     record = current(state)
-    if record.holder != state.me or record.epoch != phase.change.epoch or state.leaving:
+    goes_on = record.holder == state.me and record.epoch == phase.change.epoch and record.is_member(state.me)
+    if not goes_on or state.leaving:
         state, commands = take_stock(state, at)
         return state, (close, *commands)
     state, backup = start_backup(state, phase.outcome.assignment)
-    state, commands = gather(state, Attempt(at))
+    # The next round begins where this one ended: its first overhead is that of the swap.
+    state, commands = gather(state, Attempt(phase.change.at if state.counts_overhead else at))
     return state, (close, *backup, *commands)
 
 

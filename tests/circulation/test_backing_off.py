@@ -1,0 +1,101 @@
+"""A black hole costs a run little: it is left out for longer each time."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from tramfl.circulation import Limits, State, advance
+from tramfl.circulation.backing_off import MOST_ROUNDS, cleared, failed, left_out
+from tramfl.circulation.commands import AskLoads, SendModel, Swap
+from tramfl.circulation.custody import MemoryRegister, Versioned, first_record
+from tramfl.circulation.events import (
+    Acknowledged,
+    Decided,
+    Event,
+    LoadReported,
+    RecordRead,
+    SendFailed,
+    Started,
+    Stored,
+    Swapped,
+    Trained,
+)
+from tramfl.circulation.phases import Copy, Deciding, Gathering, Storing, Training
+from tramfl.notation import Decision, Ledger
+
+FIRST = first_record("run", 0, "w0", (0, 1, 2), labels=1)
+
+
+def test_a_node_is_left_out_for_twice_as_many_rounds_each_time() -> None:
+    state = State(0, 1e6, Limits())
+    lasts = []
+    for _ in range(11):
+        state = failed(state, 2, 10)
+        lasts.append(sum(2 in left_out(state, round_) for round_ in range(10, 2000)))
+    assert lasts == [1, 2, 4, 8, 16, 32, 64, 128, 256, MOST_ROUNDS, MOST_ROUNDS]
+    assert failed(state, 0, 10) == state, "a node does not leave itself out"
+
+
+def test_a_round_that_the_node_commits_clears_it() -> None:
+    seen = Versioned(replace(FIRST, holder=2), 4)
+    state = failed(State(0, 1e6, Limits(), seen=seen), 2, 0)
+    done = replace(seen.record, ledger=Ledger((3,), 1.0, 1))
+    assert cleared(state, done).backoff == {}
+    assert cleared(state, replace(done, epoch=2)).backoff == state.backoff
+    assert cleared(replace(state, seen=Versioned(FIRST, 4)), done).backoff == state.backoff
+
+
+class Holder:
+    """Node 0 of three holds the model, and plans to send it to node 2 whenever node 2 reports."""
+
+    def __init__(self) -> None:
+        self.register = MemoryRegister(FIRST)
+        self.state = State(0, 1e6, Limits())
+        self.asked: list[tuple[int, ...]] = []
+        self.failures = 0
+        self.tell(Started(0.0, (Copy("w0", 0, 1),)))
+        self.tell(RecordRead(0.0, 1, self.register.read()))
+
+    def tell(self, event: Event) -> None:
+        self.state, commands = advance(self.state, event)
+        for command in commands:
+            self.carry_out(command)
+
+    def carry_out(self, command: object) -> None:
+        if isinstance(command, AskLoads):
+            self.asked.append(command.nodes)
+        elif isinstance(command, SendModel) and command.offer.assignment is not None:
+            self.failures += 1
+            self.tell(SendFailed(1.0, command.ticket))
+        elif isinstance(command, SendModel):  # a background copy
+            self.tell(Acknowledged(1.0, command.ticket))
+        elif isinstance(command, Swap):
+            versioned = self.register.swap(command.revision, command.record)
+            assert versioned is not None
+            self.tell(Swapped(1.0, command.ticket, versioned))
+
+    def play(self) -> None:
+        """One step of the round in hand."""
+        phase = self.state.phase
+        if isinstance(phase, Gathering):
+            for node in sorted(self.asked[-1]):
+                self.tell(LoadReported(1.0, phase.ticket, node, 1e9, 1e6, None))
+            phase = self.state.phase
+            to = 2 if 2 in self.asked[-1] else 0
+            decision = Decision("test", to, (1,), 1.0, 1.0 if to else 0.0, 0.0, "because")
+            assert isinstance(phase, Deciding)
+            self.tell(Decided(1.0, phase.ticket, decision))
+        elif isinstance(phase, Training):
+            self.tell(Trained(1.0, phase.ticket, f"w{self.register.read().record.round + 1}", 1.0))
+        elif isinstance(phase, Storing):
+            record = self.register.read().record
+            self.tell(Stored(1.0, phase.ticket, Copy(phase.digest, record.round + 1, record.epoch)))
+
+
+def test_a_black_hole_fails_seven_times_in_a_hundred_rounds_not_a_hundred_times() -> None:
+    holder = Holder()
+    for _ in range(1000):
+        if holder.register.read().record.round < 100:
+            holder.play()
+    assert holder.register.read().record.round == 100
+    assert holder.failures == 7  # in rounds 1, 2, 4, 8, 16, 32 and 64
