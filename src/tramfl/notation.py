@@ -162,6 +162,8 @@ class Decision(Struct, frozen=True):
     candidates: tuple[Candidate, ...] = ()
     unreachable_labels: tuple[int, ...] = field(default=())
     """Labels that no reporting node holds; they left the variance constraint."""
+    label_variance: float | None = None
+    """After this round, of the counts relative to the shares to aim for; None where these are uniform."""
 
     @property
     def round_seconds(self) -> float:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tramfl.notation import Decision, Ledger
-from tramfl.scheduling.water_level import largest_allotment
+from tramfl.notation import Candidate, Decision, Ledger
 from tramfl.scheduling.weighing import BasePolicy, Round, counted, stuck_by_balance, stuck_by_share, who
 
 SHARE = 0.1
@@ -22,11 +21,15 @@ class RandomSelection(BasePolicy):
 
     name = "random"
 
+    def stuck(self, ledger: Ledger, held: NDArray[np.int64]) -> str | None:
+        """A tenth of what any node holds may be less than a sample, and no part that is drawn is larger."""
+        return stuck_by_share(held, SHARE)
+
     def choose(self, now: Round, rng: np.random.Generator) -> Decision:
         """Draw the node, then the parts."""
         node = now.nodes[int(rng.integers(len(now.nodes)))]
         parts = rng.uniform(0.0, SHARE, size=now.reachable.size)[now.reachable]
-        samples = np.rint(parts * now.stock([node])).astype(np.int64)
+        samples = now.thinned(np.rint(parts * now.stock([node])).astype(np.int64))
         candidates = now.weigh([node], samples)
         if candidates[0].samples == 0:
             return now.skip(
@@ -40,37 +43,45 @@ class RandomSelection(BasePolicy):
         )
 
 
-class TimeFirst(BasePolicy):
-    """The node with the least T_round, at x = 0.1 of every label."""
-
-    name = "time-first"
+class _Tenth(BasePolicy):
+    """Every node would train x = 0.1 of each label; a subclass says which node does, and why."""
 
     def stuck(self, ledger: Ledger, held: NDArray[np.int64]) -> str | None:
         """A tenth of what any node holds may be less than a sample."""
         return stuck_by_share(held, SHARE)
 
     def choose(self, now: Round, rng: np.random.Generator) -> Decision:
-        """The quickest of those that have something to train."""
-        samples = np.rint(SHARE * now.stock(now.nodes)).astype(np.int64)
+        """The best of those that have something to train; ties favour the holder."""
+        samples = now.thinned(np.rint(SHARE * now.stock(now.nodes)).astype(np.int64))
         candidates = now.weigh(now.nodes, samples)
         able = [(c, row) for c, row in zip(candidates, samples, strict=True) if c.samples >= 1]
         if not able:
             return now.skip("Nobody trains: a tenth of what any node holds is less than one sample.", candidates)
-        best, row = min(
-            able,
-            key=lambda pair: (
-                pair[0].compute_seconds + pair[0].transfer_seconds,
-                pair[0].node != now.holder,
-                pair[0].node,
-            ),
-        )
-        seconds = best.compute_seconds + best.transfer_seconds
-        return now.train(
-            best,
-            row,
-            candidates,
-            f"{who(best.node, now.holder)} trains {counted(best.samples)}, the quickest round at {seconds:.6g} s.",
-        )
+        best, row = min(able, key=lambda pair: (self.drawback(pair[0]), pair[0].node != now.holder, pair[0].node))
+        reason = f"{who(best.node, now.holder)} trains {counted(best.samples)}{self.merit(best)}."
+        return now.train(best, row, candidates, reason)
+
+    def drawback(self, candidate: Candidate) -> float:
+        """What is to be least."""
+        raise NotImplementedError
+
+    def merit(self, candidate: Candidate) -> str:
+        """Why the best candidate was chosen: the end of a sentence."""
+        raise NotImplementedError
+
+
+class TimeFirst(_Tenth):
+    """The node with the least T_round, at x = 0.1 of every label."""
+
+    name = "time-first"
+
+    def drawback(self, candidate: Candidate) -> float:
+        """T_round."""
+        return candidate.compute_seconds + candidate.transfer_seconds
+
+    def merit(self, candidate: Candidate) -> str:
+        """Its time."""
+        return f", the quickest round at {self.drawback(candidate):.6g} s"
 
 
 class VarianceFirst(BasePolicy):
@@ -80,13 +91,13 @@ class VarianceFirst(BasePolicy):
 
     def stuck(self, ledger: Ledger, held: NDArray[np.int64]) -> str | None:
         """V may keep every node from training."""
-        return stuck_by_balance(ledger, held, self.settings.variance_limit)
+        return stuck_by_balance(ledger, held, self.settings)
 
     def choose(self, now: Round, rng: np.random.Generator) -> Decision:
         """The order follows the round's number, so that a node with nothing to add does not stop the cycle."""
         turn = now.ledger.round % len(now.loads.flops)
         node = min(now.nodes, key=lambda n: (n - turn) % len(now.loads.flops))
-        allotment = largest_allotment(now.used, now.stock([node]), self.settings.variance_limit)
+        allotment = now.allot([node])
         candidates = now.weigh([node], allotment.samples, allotment.variance)
         limit = f"{self.settings.variance_limit:,.6g}"
         if candidates[0].samples == 0:
@@ -105,27 +116,15 @@ class VarianceFirst(BasePolicy):
         )
 
 
-class Tram(BasePolicy):
+class Tram(_Tenth):
     """Tram-FL's dynamic routing: the node whose next interval, x = 0.1, leaves the least label variance."""
 
     name = "tram"
 
-    def stuck(self, ledger: Ledger, held: NDArray[np.int64]) -> str | None:
-        """A tenth of what any node holds may be less than a sample."""
-        return stuck_by_share(held, SHARE)
+    def drawback(self, candidate: Candidate) -> float:
+        """The label variance after the round."""
+        return candidate.label_variance
 
-    def choose(self, now: Round, rng: np.random.Generator) -> Decision:
-        """The node that balances the labels best."""
-        samples = np.rint(SHARE * now.stock(now.nodes)).astype(np.int64)
-        candidates = now.weigh(now.nodes, samples)
-        able = [(c, row) for c, row in zip(candidates, samples, strict=True) if c.samples >= 1]
-        if not able:
-            return now.skip("Nobody trains: a tenth of what any node holds is less than one sample.", candidates)
-        best, row = min(able, key=lambda pair: (pair[0].label_variance, pair[0].node != now.holder, pair[0].node))
-        return now.train(
-            best,
-            row,
-            candidates,
-            f"{who(best.node, now.holder)} trains {counted(best.samples)}"
-            f" and leaves the least label variance, {best.label_variance:,.6g}.",
-        )
+    def merit(self, candidate: Candidate) -> str:
+        """Its label variance."""
+        return f" and leaves the least label variance, {candidate.label_variance:,.6g}"

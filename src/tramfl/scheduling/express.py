@@ -13,8 +13,9 @@ optimal stopping of a hop whose loads are AR(1), found by dynamic programming: `
 train: a transfer that starts now speeds up with the link, so starting late never ends earlier.
 
 **A look at the next round:** training at a node also moves the model there. Express adds half of what the round
-after is expected to be worth, F, from the samples that are left to train then and from loads drawn around what each
-node expects: the present decays towards the mean as fast as the persistence says, and the rest is spread.
+after is expected to be worth, F, or the part phi of it where phi is below a half: nothing is known of a new draw. F
+comes from the samples that are left to train then and from loads drawn around what each node expects: the present
+decays towards the mean as fast as the persistence says, and the rest is spread.
 
 Without an outlook from the nodes, express takes the loads as lasting and looks one round ahead only.
 """
@@ -29,13 +30,12 @@ from numpy.typing import NDArray
 
 from tramfl.notation import Candidate, Decision, Habit, Ledger, NodeId, Reals
 from tramfl.scheduling.load_aware import closest_to_balance
-from tramfl.scheduling.water_level import largest_allotment
 from tramfl.scheduling.weighing import BasePolicy, Round, counted, stuck_by_balance, who
 
 DRAWS = 8
 """Draws of the loads of the round after."""
 AHEAD = 0.5
-"""What the round after counts, as it is decided with other loads than those drawn here."""
+"""The most that the round after counts, as it is decided with other loads than those drawn here."""
 SLOWNESS = 0.25
 """How the price of a wait grows with phi / (1 - phi)."""
 
@@ -48,11 +48,11 @@ class Express(BasePolicy):
 
     def stuck(self, ledger: Ledger, held: NDArray[np.int64]) -> str | None:
         """V may keep every node from training."""
-        return stuck_by_balance(ledger, held, self.settings.variance_limit)
+        return stuck_by_balance(ledger, held, self.settings)
 
     def choose(self, now: Round, rng: np.random.Generator) -> Decision:
         """The node with the highest worth, or nobody where waiting is worth more."""
-        allotment = largest_allotment(now.used, now.stock(now.nodes), self.settings.variance_limit)
+        allotment = now.allot(now.nodes)
         candidates = now.weigh(now.nodes, allotment.samples, allotment.variance)
         able = [
             (c, row) for c, row in zip(candidates, allotment.samples, strict=True) if c.feasible and c.samples >= 1
@@ -71,7 +71,8 @@ class Express(BasePolicy):
         worth = np.array([c.samples - rate * _seconds(c) for c, _ in able])
         if future.known:
             after = now.used + np.array([row for _, row in able])
-            worth += AHEAD * _worth_of_next(now, [c for c, _ in able], after, future, rate, price, rng)
+            ahead = min(AHEAD, sum(future.persistence) / 2)
+            worth += ahead * _worth_of_next(now, [c for c, _ in able], after, future, rate, price, rng)
         order = sorted(range(len(able)), key=lambda i: (-worth[i], able[i][0].node != now.holder, able[i][0].node))
         best = order[0]
         if worth[best] < -price:
@@ -152,11 +153,8 @@ def _worth_of_next(
     rng: np.random.Generator,
 ) -> Reals:
     """F: what the round after is expected to be worth, once each candidate has trained and has the model."""
-    stock = now.stock(now.nodes)
     nodes = len(now.nodes)
-    left = largest_allotment(
-        np.repeat(used, nodes, axis=0), np.tile(stock, (len(candidates), 1)), now.settings.variance_limit, whole=False
-    )
+    left = now.allot(list(now.nodes) * len(candidates), np.repeat(used, nodes, axis=0), whole=False)
     samples = np.where(left.feasible, left.total, 0.0).reshape(len(candidates), nodes)
     seconds = np.array([_seconds(c) for c in candidates])
     steps = seconds / future.step_seconds if future.step_seconds > 0 else np.ones(len(candidates))

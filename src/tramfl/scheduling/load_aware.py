@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from tramfl.notation import Candidate, Decision, Ledger, NodeId
 from tramfl.scheduling.objective import worth_training
 from tramfl.scheduling.policy import PolicySettings
-from tramfl.scheduling.water_level import largest_allotment
 from tramfl.scheduling.weighing import BasePolicy, Round, counted, stuck_by_balance, who
 
 
@@ -24,12 +23,12 @@ class LoadAware(BasePolicy):
 
     def stuck(self, ledger: Ledger, held: NDArray[np.int64]) -> str | None:
         """V may keep every node from training."""
-        return stuck_by_balance(ledger, held, self.settings.variance_limit)
+        return stuck_by_balance(ledger, held, self.settings)
 
     def choose(self, now: Round, rng: np.random.Generator) -> Decision:
         """The node with the highest O3, or nobody where waiting scores higher."""
         holder = now.holder
-        allotment = largest_allotment(now.used, now.stock(now.nodes), self.settings.variance_limit)
+        allotment = now.allot(now.nodes)
         candidates = now.weigh(now.nodes, allotment.samples, allotment.variance)
 
         # Ties favour the present holder: staying costs no transfer.

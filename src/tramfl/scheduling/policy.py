@@ -9,18 +9,20 @@ from __future__ import annotations
 import inspect
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from tramfl.config import Scenario
 from tramfl.notation import PAPER_VARIANCE_LIMIT, BadInput, Decision, Ledger, Loads, ModelCost, NodeId
 from tramfl.references import is_reference, referred
+from tramfl.scheduling.shares import named_shares
 
 ENTRY_POINT_GROUP = "tramfl.policies"
 
@@ -32,6 +34,23 @@ class PolicySettings(Struct, frozen=True):
     """V: how far apart the labels' counts may drift."""
     wait_seconds: float = 1.0
     """H: how long a skipped round waits."""
+    shares: tuple[float, ...] | Literal["population"] | None = None
+    """The mix of labels to aim for: a share of each, that of all data there is, or None for the uniform one."""
+    max_samples: int | None = None
+    """The most samples that a round trains."""
+    visit_every: int | None = None
+    """Rounds within which every node that reports and has samples is visited."""
+
+    @classmethod
+    def of(cls, scenario: Scenario, labels: Sequence[str]) -> PolicySettings:
+        """What a scenario says, for data with these labels."""
+        return cls(
+            scenario.variance_limit,
+            scenario.wait_seconds,
+            named_shares(scenario.balance, labels),
+            scenario.max_samples_per_round,
+            scenario.visit_every_rounds,
+        )
 
 
 class Policy(Protocol):

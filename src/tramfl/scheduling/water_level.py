@@ -55,7 +55,7 @@ _SPARSE = 2
 """Nodes that hold at most one label in this many are solved over the labels that they hold."""
 
 _MANY = 20
-"""With fewer labels, finding those that a node holds takes longer than it saves."""
+"""With fewer labels, looking for what can be left out takes longer than it saves."""
 
 _EXACT = 2**26
 """C times any difference of levels stays below it: then C^2 Var at a whole level is exact, from whatever level."""
@@ -186,7 +186,7 @@ def _that_rise(a: Reals, top: Reals) -> tuple[Reals, Reals]:
     """
     labels = top.shape[1]
     lowest = a.min()
-    if a.ndim == 2 or labels < _MANY or labels * (top.max() - lowest + 1.0) >= _EXACT:
+    if a.ndim == 2 or labels < _MANY or not _is_exact(a, top):
         return a, top
     held = top > a
     count = np.count_nonzero(held, axis=1)
@@ -244,6 +244,28 @@ def _filled(a: Reals, top: Reals, level: Reals) -> tuple[Reals, Reals]:
 
 def _whole_samples(a: Reals, top: Reals, limit: float) -> tuple[Reals, Reals, NDArray[np.bool_]]:
     """The integer optimum: samples, variance, feasible."""
+    labels = top.shape[1]
+    if labels < _MANY or not _is_exact(a, top):
+        return _by_level(a, top, limit)
+    # A node whose whole stock meets V needs no level.
+    deviation = top - a.min()
+    scaled = labels * np.vecdot(deviation, deviation) - deviation.sum(axis=1) ** 2
+    variance = scaled / (labels * labels)
+    samples = top - a
+    (rest,) = (scaled > limit * labels * labels * (1.0 + MARGIN)).nonzero()
+    feasible = np.ones(len(top), dtype=np.bool_)
+    if rest.size:
+        samples[rest], variance[rest], feasible[rest] = _by_level(a[rest] if a.ndim == 2 else a, top[rest], limit)
+    return samples, variance, feasible
+
+
+def _is_exact(a: Reals, top: Reals) -> bool:
+    """Whether C^2 Var at a whole level is an exact sum of whole numbers, from whatever level it is taken."""
+    return bool(top.shape[1] * (top.max() - a.min() + 1.0) < _EXACT)
+
+
+def _by_level(a: Reals, top: Reals, limit: float) -> tuple[Reals, Reals, NDArray[np.bool_]]:
+    """The integer optimum from the highest level that meets V."""
     labels = top.shape[1]
     # Aimed half-way between V and what the test admits, so that rounding on either side costs no sample.
     aim = limit * labels * labels * (1.0 + 0.5 * MARGIN)

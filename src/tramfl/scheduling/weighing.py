@@ -14,11 +14,12 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tramfl.notation import Candidate, Decision, Ledger, Loads, ModelCost, NodeId, Reals
+from tramfl.notation import BadInput, Candidate, Decision, Ledger, Loads, ModelCost, NodeId, Reals
 from tramfl.scheduling.objective import samples_per_second
 from tramfl.scheduling.policy import PolicySettings
+from tramfl.scheduling.shares import filled, largest_relative_allotment, relative_variances
 from tramfl.scheduling.timing import compute_seconds, transfer_seconds
-from tramfl.scheduling.water_level import largest_allotment
+from tramfl.scheduling.water_level import Allotment, largest_allotment
 
 
 class Round(Struct, frozen=True, eq=False):
@@ -64,6 +65,56 @@ class Round(Struct, frozen=True, eq=False):
         """What `nodes` hold of the labels within reach."""
         return self._within_reach(self.held[list(nodes)])
 
+    @property
+    def shares(self) -> Reals | None:
+        """The shares of the labels within reach to aim for; None where they are equal."""
+        wanted = self.settings.shares
+        if wanted is None:
+            return None
+        all_shares = self.held.sum(axis=0) if wanted == "population" else np.array(wanted)
+        if all_shares.size != self.reachable.size:
+            raise BadInput(f"balance has {all_shares.size} shares, and the data has {self.reachable.size} labels.")
+        within = all_shares[self.reachable].astype(np.float64)
+        shares: Reals = within / within.sum()
+        return shares
+
+    def allot(self, nodes: Sequence[NodeId], used: NDArray[np.int64] | None = None, whole: bool = True) -> Allotment:
+        """P4 for each of `nodes`: the most samples within V, at most those that a round may train.
+
+        `used` is what was used before, one row for each of `nodes`, where that is not this round's history.
+        """
+        before = self.used if used is None else used
+        stock, shares, limit = self.stock(nodes), self.shares, self.settings.variance_limit
+        if shares is None:
+            found = largest_allotment(before, stock, limit, whole=whole)
+        else:
+            found = largest_relative_allotment(before, stock, shares, limit)
+        most = self.settings.max_samples
+        if most is None or not (found.total > most).any():
+            return found
+        even = np.full(stock.shape[1], 1.0 / stock.shape[1]) if shares is None else shares
+        histories = np.broadcast_to(before, stock.shape)
+        samples = found.samples.astype(np.int64)
+        for row in (found.total > most).nonzero()[0].tolist():
+            samples[row] = filled(histories[row], stock[row], even, most)
+        variance = self.variances(before + samples)
+        return Allotment(samples, samples.sum(axis=1), variance, variance <= limit * (1.0 + 1e-9))
+
+    def filled(self, node: NodeId, total: int) -> NDArray[np.int64]:
+        """The allotment of `total` samples, or the most of a round, that leaves the least variance, whatever V is."""
+        shares, most = self.shares, self.settings.max_samples
+        used, stock = self.used, self.stock([node])[0]
+        even = np.full(used.size, 1.0 / used.size) if shares is None else shares
+        return filled(used, stock, even, total if most is None else min(total, most))
+
+    def thinned(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows of samples, each cut to the most that a round may train."""
+        return samples if self.settings.max_samples is None else thinned(samples, self.settings.max_samples)
+
+    def variances(self, counts: NDArray[np.int64]) -> Reals:
+        """The variance over labels of every row, relative to the shares to aim for."""
+        return _label_variances(counts) if self.shares is None else relative_variances(counts, self.shares)
+
     def _within_reach(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         return counts[..., self.reachable] if self.unreachable_labels else counts
 
@@ -72,7 +123,7 @@ class Round(Struct, frozen=True, eq=False):
     ) -> tuple[Candidate, ...]:
         """Each node's predicted times and scores, had it trained its row of `samples`."""
         if variance is None:
-            variance = _label_variances(self.used + samples)
+            variance = self.variances(self.used + samples)
         before, passed = self.ledger.samples, self.ledger.seconds
         waiting = samples_per_second(0, self.settings.wait_seconds, before, passed)
         within = self.settings.variance_limit * (1.0 + 1e-9)
@@ -109,6 +160,7 @@ class Round(Struct, frozen=True, eq=False):
             self._with_labels(reason),
             candidates,
             self.unreachable_labels,
+            self._relative_variance(samples),
         )
 
     def skip(self, reason: str, candidates: tuple[Candidate, ...] = ()) -> Decision:
@@ -123,7 +175,14 @@ class Round(Struct, frozen=True, eq=False):
             self._with_labels(reason),
             candidates,
             self.unreachable_labels,
+            self._relative_variance(np.zeros_like(self.used)) if self.nodes else None,
         )
+
+    def _relative_variance(self, samples: NDArray[np.int64]) -> float | None:
+        """The variance after this round, for the record; None where it is that of the counts themselves."""
+        if self.settings.shares is None or not self.reachable.any():
+            return None
+        return float(self.variances((self.used + samples)[np.newaxis, :])[0])
 
     def nobody_reported(self) -> Decision:
         """The decision when there is nobody to choose from."""
@@ -179,15 +238,18 @@ class BasePolicy(ABC):
         """The decision, made with `now.train` or `now.skip`, where a node that reported has samples."""
 
 
-def stuck_by_balance(ledger: Ledger, held: NDArray[np.int64], limit: float) -> str | None:
+def stuck_by_balance(ledger: Ledger, held: NDArray[np.int64], settings: PolicySettings) -> str | None:
     """Why V keeps every node from training, now and for ever: S* depends on the samples used and held alone."""
-    reachable = held.any(axis=0)
-    used = np.array(ledger.used, dtype=np.int64)[reachable]
-    if not reachable.any():
+    if not held.any():
         return "no node holds any samples."
-    if largest_allotment(used, held[:, reachable], limit).total.any():
+    if settings.visit_every is not None:
+        return None  # whoever has a visit trains
+    everyone = Loads((1.0,) * len(held), (1.0,) * len(held))
+    now = Round.of("", settings, ledger, everyone, held, 0, ModelCost(1.0, 1.0))
+    if now.allot(now.nodes).total.any():
         return None
-    variance = float(_label_variances(used[np.newaxis, :])[0])
+    limit = settings.variance_limit
+    variance = float(now.variances(now.used[np.newaxis, :])[0])
     return (
         f"no node can ever add a sample again: with the label variance at {variance:,.6g}, every S* is 0 under"
         f" V = {limit:,.6g}. Give a larger variance_limit, or data in which the nodes share labels."
@@ -208,6 +270,18 @@ def _label_variances(counts: NDArray[np.int64]) -> Reals:
     labels = counts.shape[1]
     spread: Reals = np.vecdot(deviation, deviation) / labels - (deviation.sum(axis=1) / labels) ** 2
     return spread
+
+
+def thinned(samples: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """Rows of samples, each with at most `most` in all, in the proportions they had."""
+    totals = samples.sum(axis=1, keepdims=True)
+    exact = samples * (most / np.maximum(totals, 1))
+    cut = np.floor(exact).astype(np.int64)
+    left = most - cut.sum(axis=1, keepdims=True)
+    # What rounding down left over goes to the largest fractions; of equal ones to the first label.
+    rank = np.argsort(np.argsort(-(exact - cut), axis=1, kind="stable"), axis=1, kind="stable")
+    cut = np.minimum(cut + (rank < left), samples)
+    return np.where(totals > most, cut, samples)
 
 
 def who(node: NodeId, holder: NodeId) -> str:
