@@ -26,3 +26,9 @@ class Purpose(IntEnum):
     """What the user's data draws while it is read: round, node."""
     OWN_DATA = 9
     """What the user's code draws while it makes data."""
+    TRANSIT = 10
+    """How weights are rounded where they are coded: round."""
+    SHARED = 11
+    """Which samples are shared by all nodes."""
+    DISTIL = 12
+    """The order of the shared samples, and what the network draws on them: round, node."""

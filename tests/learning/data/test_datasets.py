@@ -311,3 +311,10 @@ def test_data_and_partitions_can_be_had_without_torch_or_sklearn() -> None:
         "sys.exit(any(m in sys.modules for m in ('torch', 'sklearn', 'safetensors')))"
     )
     assert subprocess.run([sys.executable, "-c", code], env=dict(os.environ), check=False).returncode == 0
+
+
+def test_every_release_is_fetched_over_https_and_checked_with_sha256() -> None:
+    mirrors = [mirror for release in releases.IDX_RELEASES.values() for mirror in release.mirrors]
+    assert all(mirror.startswith("https://") for mirror in (*mirrors, *releases.CIFAR10_MIRRORS))
+    sums = [digest for release in releases.IDX_RELEASES.values() for digest in release.packed_sha256]
+    assert all(len(bytes.fromhex(digest)) == 32 for digest in (*sums, releases._CIFAR10_ARCHIVE_SHA256))

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tramfl.learning.data.download import DownloadFailed, download, md5_of
+from tramfl.learning.data.download import DownloadFailed, download
 
 CONTENT = bytes(i * i % 251 for i in range(1_000_000))
-MD5 = hashlib.md5(CONTENT, usedforsecurity=False).hexdigest()
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
 
 class Mirror(ThreadingHTTPServer):
@@ -76,9 +76,8 @@ def mirror() -> Iterator[Mirror]:
 def test_a_file_arrives_whole_and_reports_its_progress(mirror: Mirror, tmp_path: Path) -> None:
     seen: list[tuple[str, int, int | None]] = []
     target = tmp_path / "new" / "file"
-    download([mirror.url()], target, md5=MD5, report=lambda *step: seen.append(step))
+    download([mirror.url()], target, sha256=SHA256, report=lambda *step: seen.append(step))
     assert target.read_bytes() == CONTENT
-    assert md5_of(target) == MD5
     assert seen[-1] == ("file", len(CONTENT), len(CONTENT))
     assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen)
     assert list(target.parent.iterdir()) == [target]
@@ -86,20 +85,20 @@ def test_a_file_arrives_whole_and_reports_its_progress(mirror: Mirror, tmp_path:
 
 def test_a_part_left_behind_is_continued_not_fetched_again(mirror: Mirror, tmp_path: Path) -> None:
     (tmp_path / "file.part").write_bytes(CONTENT[:700_000])
-    download([mirror.url()], tmp_path / "file", md5=MD5)
+    download([mirror.url()], tmp_path / "file", sha256=SHA256)
     assert mirror.ranges == ["bytes=700000-"]
     assert (tmp_path / "file").read_bytes() == CONTENT
 
 
 def test_a_complete_part_is_taken_as_it_is(mirror: Mirror, tmp_path: Path) -> None:
     (tmp_path / "file.part").write_bytes(CONTENT)
-    download([mirror.url()], tmp_path / "file", md5=MD5)
+    download([mirror.url()], tmp_path / "file", sha256=SHA256)
     assert (tmp_path / "file").read_bytes() == CONTENT
 
 
 def test_a_part_of_another_version_is_thrown_away(mirror: Mirror, tmp_path: Path) -> None:
     (tmp_path / "file.part").write_bytes(b"old" * 1000)
-    download([mirror.url()], tmp_path / "file", md5=MD5)
+    download([mirror.url()], tmp_path / "file", sha256=SHA256)
     assert mirror.ranges == ["bytes=3000-", None]
     assert (tmp_path / "file").read_bytes() == CONTENT
 
@@ -107,31 +106,31 @@ def test_a_part_of_another_version_is_thrown_away(mirror: Mirror, tmp_path: Path
 def test_a_server_that_cannot_resume_starts_the_file_over(mirror: Mirror, tmp_path: Path) -> None:
     mirror.resumes = False
     (tmp_path / "file.part").write_bytes(CONTENT[:300_000])
-    download([mirror.url()], tmp_path / "file", md5=MD5)
+    download([mirror.url()], tmp_path / "file", sha256=SHA256)
     assert (tmp_path / "file").read_bytes() == CONTENT
 
 
 def test_a_cut_connection_is_taken_up_where_it_ended(mirror: Mirror, tmp_path: Path) -> None:
     mirror.cuts = 2
-    download([mirror.url()], tmp_path / "file", md5=MD5)
+    download([mirror.url()], tmp_path / "file", sha256=SHA256)
     assert mirror.ranges == [None, "bytes=500000-", "bytes=750000-"]
     assert (tmp_path / "file").read_bytes() == CONTENT
 
 
 def test_a_wrong_checksum_leaves_no_file(mirror: Mirror, tmp_path: Path) -> None:
     with pytest.raises(DownloadFailed, match=r"/lie: .*wrong checksum"):
-        download([mirror.url("lie")], tmp_path / "file", md5=MD5)
+        download([mirror.url("lie")], tmp_path / "file", sha256=SHA256)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_second_address_serves_when_the_first_does_not(mirror: Mirror, tmp_path: Path) -> None:
-    download([mirror.url("missing"), mirror.url("lie"), mirror.url()], tmp_path / "file", md5=MD5)
+    download([mirror.url("missing"), mirror.url("lie"), mirror.url()], tmp_path / "file", sha256=SHA256)
     assert (tmp_path / "file").read_bytes() == CONTENT
 
 
 def test_a_missing_file_is_reported_with_its_address(mirror: Mirror, tmp_path: Path) -> None:
     with pytest.raises(DownloadFailed, match=r"/missing: HTTP 404"):
-        download([mirror.url("missing")], tmp_path / "file", md5=MD5)
+        download([mirror.url("missing")], tmp_path / "file", sha256=SHA256)
     assert len(mirror.ranges) == 1
 
 
@@ -141,7 +140,7 @@ def test_what_arrived_before_the_network_went_is_kept(mirror: Mirror, tmp_path: 
     mirror.shutdown()
     mirror.server_close()
     with pytest.raises(DownloadFailed, match="refused"):
-        download([url], tmp_path / "file", md5=MD5)
+        download([url], tmp_path / "file", sha256=SHA256)
     assert (tmp_path / "file.part").read_bytes() == CONTENT[:100]
 
 
@@ -150,7 +149,7 @@ def test_two_downloads_of_one_file_take_turns(mirror: Mirror, tmp_path: Path) ->
 
     def fetch() -> None:
         try:
-            download([mirror.url()], tmp_path / "file", md5=MD5)
+            download([mirror.url()], tmp_path / "file", sha256=SHA256)
         except Exception as error:
             errors.append(error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,32 @@ def test_a_fingerprint_says_whether_data_is_the_same() -> None:
 
     assert made() == made()
     assert len({made(), made(1e-9), made(strata=LABELS[::-1].copy())}) == 3
+
+
+class Lazy(torch.utils.data.Dataset[Any]):
+    """Samples of one value, each read with the noise that `noise` draws."""
+
+    def __init__(self, value: float, noise: Callable[[], float] = float) -> None:
+        self.value, self.noise = value, noise
+        self.targets = LABELS
+
+    def __len__(self) -> int:
+        return len(LABELS)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return torch.full((2,), self.value + self.noise()), int(LABELS[index])
+
+
+def test_a_fingerprint_of_samples_that_are_read_lazily_sees_other_samples() -> None:
+    def made(value: float, noise: Callable[[], float] = float) -> str:
+        return fingerprint(Data(Lazy(value, noise), (INPUTS, LABELS)))
+
+    assert made(1.0) == made(1.0) != made(2.0)
+    augmented = [made(value, lambda: float(torch.rand(()))) for value in (1.0, 1.0, 2.0)]
+    assert augmented[0] == augmented[1] != augmented[2], "what the samples draw from torch follows from a seed"
+    unseeded = np.random.default_rng()
+    restless = [made(value, lambda: float(unseeded.random())) for value in (1.0, 2.0)]
+    assert restless[0] == restless[1], "samples that are never twice the same only count"
 
 
 def test_hugging_face_datasets_are_read_as_they_are_used() -> None:

@@ -81,7 +81,7 @@ def anonymous_bytes() -> int:
 def test_a_read_only_memory_map_of_images_is_never_copied_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size = 64 << 20
+    size = 256 << 20
     made = np.lib.format.open_memmap(tmp_path / "i.npy", mode="w+", dtype=np.uint8, shape=(size >> 12, 1, 64, 64))
     made[::7] = 9
     made.flush()

@@ -19,7 +19,7 @@ from tramfl.learning.app import App
 from tramfl.learning.data.own import Data
 from tramfl.learning.training.descent import rate_factor
 from tramfl.learning.training.learner import DivergedTraining, Learner, build_learner
-from tramfl.learning.training.task import Context
+from tramfl.learning.training.task import Context, Task
 from tramfl.notation import BadInput
 
 RNG = np.random.default_rng(5)
@@ -58,6 +58,7 @@ CHANGES: list[dict[str, Any]] = [
     {"weight_decay": 0.3},
     {"clip_norm": 0.1},
     {"label_smoothing": 0.2},
+    {"calibration": 0.1},
     {"schedule": "cosine", "schedule_samples": 60},
     {"schedule": "step", "schedule_samples": 20},
     {"augmentation": ("flip",)},
@@ -72,6 +73,34 @@ def test_every_key_changes_what_is_trained_and_the_same_keys_give_the_same_bits(
     found = [weights(**change) for change in CHANGES]
     assert len(set(found)) == len(CHANGES)
     assert found == [weights(**change) for change in CHANGES]
+
+
+@pytest.mark.parametrize("eps", [0.02, 0.5])
+def test_calibration_adds_the_logarithm_of_label_shares_mixed_with_even_ones(eps: float) -> None:
+    added = Task(TrainingSettings(calibration=eps)).calibration((30, 10, 0))
+    assert added is not None
+    shares = (1 - eps) * np.array([0.75, 0.25, 0.0]) + eps / 3
+    assert added.numpy() == pytest.approx(np.log(shares))
+    assert Task(TrainingSettings()).calibration((30, 10, 0)) is None
+
+
+def test_a_node_without_a_label_hardly_lowers_its_logit_with_calibration() -> None:
+    def lowered(**training: Any) -> float:
+        made = learner(**training)
+        before, bias = made.module(made.initial()), "4.bias"
+        node = made.module(made.train(0, made.initial(), (10, 10, 0), 1))
+        return float(before.state_dict()[bias][2] - node.state_dict()[bias][2])
+
+    plain = lowered()
+    assert plain > 0
+    assert lowered(calibration=0.01) < 0.1 * plain
+
+
+def test_calibration_has_no_effect_where_labels_are_not_what_is_balanced_or_the_loss_is_the_apps() -> None:
+    regions = App(model=lambda classes: net(3), data=Data((IMAGES, LABELS), (IMAGES, LABELS), strata=LABELS % 2))
+    own = App(model=net, data=PICTURES, loss=functional.cross_entropy)
+    for app in (regions, own):
+        assert weights(app, calibration=0.1) == weights(app)
 
 
 def test_carry_momentum_is_the_older_name_of_carry_optimizer() -> None:

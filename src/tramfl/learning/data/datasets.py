@@ -61,6 +61,11 @@ class Dataset:
         return self.train_labels if self.balanced is None else self.balanced[0]
 
     @property
+    def balances_classes(self) -> bool:
+        """Whether the strata are the labels."""
+        return self.balanced is None
+
+    @property
     def strata_names(self) -> tuple[str, ...]:
         """The names of the strata."""
         return self.classes if self.balanced is None else self.balanced[1]

@@ -1,7 +1,7 @@
 """Fetch one file: resumed where it was cut, checked, and put in place whole. Standard library only.
 
-The bytes grow in `NAME.part`; only a file whose checksum is right is renamed to `NAME`, so whoever sees
-`NAME` sees all of it. A part that stays behind is the beginning of the next attempt.
+The bytes grow in `NAME.part`; only a file whose checksum is right is renamed to `NAME`, so a reader
+of `NAME` sees all of it. A part that stays behind is the beginning of the next attempt.
 """
 
 from __future__ import annotations
@@ -34,13 +34,7 @@ class DownloadFailed(Exception):
     """No address gave the file; the message is why, without a full stop."""
 
 
-def md5_of(path: Path) -> str:
-    """MD5 of a file: the checksum in which these data sets are published."""
-    with path.open("rb") as file:
-        return _md5(file)
-
-
-def download(urls: Sequence[str], target: Path, *, md5: str | None, report: Report | None = None) -> None:
+def download(urls: Sequence[str], target: Path, *, sha256: str, report: Report | None = None) -> None:
     """Put the file that `urls` offer at `target`; each address is tried in turn and resumed if cut."""
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
@@ -51,7 +45,7 @@ def download(urls: Sequence[str], target: Path, *, md5: str | None, report: Repo
             return
         for url in urls:
             try:
-                _fetch_checked(url, file, target.name, md5, report)
+                _fetch_checked(url, file, target.name, sha256, report)
             except DownloadFailed as failure:
                 reasons.append(f"{url}: {failure}")
                 continue
@@ -71,7 +65,7 @@ def _only_one(part: Path) -> Iterator[BinaryIO]:
         with part.open("a+b") as file:
             if fcntl is not None:
                 fcntl.flock(file, fcntl.LOCK_EX)
-            # While we waited, whoever had it may have renamed or removed the file we hold.
+            # While this process waited, the one that had it may have renamed or removed the file held here.
             if _still(part, file):
                 file.seek(0, os.SEEK_END)
                 yield file
@@ -85,17 +79,17 @@ def _still(part: Path, file: BinaryIO) -> bool:
         return False
 
 
-def _fetch_checked(url: str, file: BinaryIO, name: str, md5: str | None, report: Report | None) -> None:
+def _fetch_checked(url: str, file: BinaryIO, name: str, sha256: str, report: Report | None) -> None:
     """Complete `file` from `url`; bytes that fail the checksum are thrown away."""
     began_before = file.tell() > 0
     _fetch_resuming(url, file, name, report)
-    if _right(file, md5):
+    if _right(file, sha256):
         return
     _empty(file)
     if began_before:
         # The old beginning may have come from another version of the file: once more, from the start.
         _fetch_resuming(url, file, name, report)
-        if _right(file, md5):
+        if _right(file, sha256):
             return
         _empty(file)
     raise DownloadFailed("what it sends has the wrong checksum")
@@ -152,18 +146,14 @@ def _range_start(response: http.client.HTTPResponse) -> int:
     return int(match[1])
 
 
-def _right(file: BinaryIO, md5: str | None) -> bool:
+def _right(file: BinaryIO, sha256: str) -> bool:
+    """Whether the file has this checksum; leaves its position at the end."""
     file.flush()
     file.seek(0)
-    digest = _md5(file)
-    return md5 is None or digest == md5
-
-
-def _md5(file: BinaryIO) -> str:
-    digest = hashlib.md5(usedforsecurity=False)
+    digest = hashlib.sha256()
     while chunk := file.read(_CHUNK):
         digest.update(chunk)
-    return digest.hexdigest()
+    return digest.hexdigest() == sha256
 
 
 def _empty(file: BinaryIO) -> None:

@@ -2,13 +2,15 @@
 
 Arrays and tensors count with their type, shape and bytes; of those above 64 MB, rows spread evenly over the whole
 count, so that a memory-mapped array is not read to its end. Of a torch Dataset, which may be slow to read, its length
-and a few samples count.
+and a few samples count. They are read twice from the same seed: where the readings differ, the samples are drawn in a
+way that no seed reaches, and the length alone counts.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -47,10 +49,29 @@ def _add(digest: Any, thing: Any) -> None:
             _add(digest, value)
     elif hasattr(thing, "__getitem__") and hasattr(thing, "__len__"):  # a map-style torch Dataset
         digest.update(f"{type(thing).__qualname__} of {len(thing)};".encode())
-        for value in _spread(thing):
-            _add(digest, value)
+        first, second = _samples_of(thing), _samples_of(thing)
+        digest.update(first if first == second else b"")
+    elif hasattr(thing, "__array_interface__"):  # an image
+        _add_array(digest, np.asarray(thing))
     else:
         digest.update(f"{type(thing).__module__}.{type(thing).__qualname__};".encode())
+
+
+def _samples_of(dataset: Sequence[Any]) -> bytes:
+    """The digest of a few samples, as they are read where random numbers follow from a seed."""
+    digest = hashlib.sha256()
+    with _seeded():
+        for value in _spread(dataset):
+            _add(digest, value)
+    return digest.digest()
+
+
+def _seeded() -> AbstractContextManager[None]:
+    try:
+        from tramfl.learning.seeding import seeded_everywhere
+    except ImportError:  # without PyTorch nothing is trained
+        return nullcontext()
+    return seeded_everywhere(0)
 
 
 def _spread(things: Sequence[Any]) -> list[Any]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tramfl.learning.data.datasets import Dataset, images_in, load_dataset
 from tramfl.learning.data.download import Report
-from tramfl.learning.data.parts import Stream, part_of, shape_of, strata_by, whole_numbers, width_of
+from tramfl.learning.data.parts import part_of, shape_of, strata_by, whole_numbers, width_of
 from tramfl.notation import BadInput
 from tramfl.references import call_with_known, is_reference, referred
 
@@ -71,6 +71,11 @@ class Data:
         return self._named_strata[1]
 
     @property
+    def balances_classes(self) -> bool:
+        """Whether the strata are the targets."""
+        return self._given_strata is None
+
+    @property
     def strata_names(self) -> tuple[str, ...]:
         """The names of the strata."""
         return self._named_strata[1]
@@ -91,10 +96,9 @@ class Data:
         return np.bincount(self.strata, minlength=len(self.classes)).astype(np.int64)
 
     def content(self) -> dict[str, Any]:
-        """What a fingerprint of the data is made of; samples that are read as they are used are only counted."""
+        """What a fingerprint of the data is made of."""
         parts = {"train": self.train, "test": self.test, "validation": self.validation}
-        counted = {name: len(part) if isinstance(part, Stream) else part for name, part in parts.items()}
-        return {**counted, "strata": self.strata, "classes": self.classes, "node_of_sample": self.node_of_sample}
+        return {**parts, "strata": self.strata, "classes": self.classes, "node_of_sample": self.node_of_sample}
 
     @cached_property
     def _named_strata(self) -> tuple[NDArray[np.int64], tuple[str, ...]]:

@@ -2,7 +2,7 @@
 
 MNIST and Fashion-MNIST are four gzipped idx files each, CIFAR-10 is its binary release. Files that are
 there are used as they are; one that differs from the official release earns a warning, one that is
-truncated or of another kind is named and never half-read. Imports notation, NumPy and the standard library.
+truncated or of another kind is named and never half-read. What is fetched must have the SHA-256 of the release.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tramfl.learning.data.download import DownloadFailed, Report, download, md5_of
+from tramfl.learning.data.download import DownloadFailed, Report, download
 from tramfl.notation import BadInput
 
 Bytes = NDArray[np.uint8]
@@ -40,7 +40,7 @@ class IdxRelease:
     """Four idx files, and addresses that offer them."""
 
     mirrors: tuple[str, ...]
-    packed_md5: tuple[str, str, str, str]
+    packed_sha256: tuple[str, str, str, str]
     """Of the .gz files as published."""
     content_md5: tuple[str, str, str, str]
     """Of what they unpack to: a file that was only compressed anew is official too."""
@@ -59,10 +59,10 @@ IDX_RELEASES = {
             "https://storage.googleapis.com/cvdf-datasets/mnist/",
         ),
         (
-            "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-            "d53e105ee54ea40749a09fcbcd1e9432",
-            "9fb629c4189551a2d022fa330f9573f3",
-            "ec29112dd5afa0611ce80d1b7f02629c",
+            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
         ),
         (
             "6bbc9ace898e44ae57da46a324031adb",
@@ -72,12 +72,15 @@ IDX_RELEASES = {
         ),
     ),
     "fashion-mnist": IdxRelease(
-        ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
         (
-            "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-            "25c81989df183df01b3e8a0aad5dffbe",
-            "bef4ecab320f06d8554ea6380940ec79",
-            "bb300cfdad3c16e7a12a480ee83cd310",
+            "https://storage.googleapis.com/tensorflow/tf-keras-datasets/",
+            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+        ),
+        (
+            "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+            "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+            "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+            "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
         ),
         (
             "f4a8712d7a061bf5bd6d2ca38dc4d50a",
@@ -91,7 +94,7 @@ IDX_RELEASES = {
 CIFAR10_FOLDER = "cifar-10-batches-bin"
 CIFAR10_ARCHIVE = "cifar-10-binary.tar.gz"
 CIFAR10_MIRRORS = ("https://www.cs.toronto.edu/~kriz/",)
-_CIFAR10_ARCHIVE_MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
+_CIFAR10_ARCHIVE_SHA256 = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
 _CIFAR10_MD5 = {
     "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
     "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
@@ -114,7 +117,7 @@ def read_idx_release(name: str, data_dir: Path, may_download: bool, report: Repo
         need = f"{name} needs {', '.join(IDX_FILES[i] for i in missing)} in {folder}"
         for i in missing:
             how = _Download(may_download, report)
-            _fetch(folder / IDX_FILES[i], release.packed_md5[i], release.mirrors, how, need=need)
+            _fetch(folder / IDX_FILES[i], release.packed_sha256[i], release.mirrors, how, need=need)
     train_images, train_labels, test_images, test_labels = (_read_idx(folder / file) for file in IDX_FILES)
     for images, labels, file in (
         (train_images, train_labels, IDX_FILES[1]),
@@ -134,12 +137,14 @@ def read_cifar10(data_dir: Path, may_download: bool, report: Report | None) -> A
         if fetched:
             need = f"cifar10 needs {', '.join(_CIFAR10_MD5)} in {folder}, or {CIFAR10_ARCHIVE} in {data_dir}"
             how = _Download(may_download, report)
-            _fetch(archive, _CIFAR10_ARCHIVE_MD5, CIFAR10_MIRRORS, how, need=need)
+            _fetch(archive, _CIFAR10_ARCHIVE_SHA256, CIFAR10_MIRRORS, how, need=need)
         _unpack_cifar10(archive, folder)
         if fetched:
             archive.unlink()
     batches = [_read_cifar10_batch(folder / name) for name in _CIFAR10_MD5]
-    _warn_of("cifar10", [folder / name for name, md5 in _CIFAR10_MD5.items() if md5_of(folder / name) != md5])
+    _warn_of(
+        "cifar10", [folder / name for name, md5 in _CIFAR10_MD5.items() if _md5((folder / name).read_bytes()) != md5]
+    )
     train, test = np.concatenate(batches[:-1]), batches[-1]
     train_images, test_images = (records[:, 1:].reshape(-1, 3, 32, 32) for records in (train, test))
     return train_images, train[:, 0], test_images, test[:, 0]
@@ -164,10 +169,14 @@ def _read_idx(path: Path) -> Bytes:
 
 def _official(path: Path, release: IdxRelease, which: int) -> bool:
     packed = path.read_bytes()
-    if hashlib.md5(packed, usedforsecurity=False).hexdigest() == release.packed_md5[which]:
+    if hashlib.sha256(packed).hexdigest() == release.packed_sha256[which]:
         return True
-    content = gzip.decompress(packed)
-    return hashlib.md5(content, usedforsecurity=False).hexdigest() == release.content_md5[which]
+    return _md5(gzip.decompress(packed)) == release.content_md5[which]
+
+
+def _md5(content: bytes) -> str:
+    """How the authors published what is in their files; a match only saves the user a warning."""
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
 def _unpack_cifar10(archive: Path, folder: Path) -> None:
@@ -207,13 +216,13 @@ class _Download:
     report: Report | None
 
 
-def _fetch(target: Path, md5: str, mirrors: Sequence[str], how: _Download, *, need: str) -> None:
+def _fetch(target: Path, sha256: str, mirrors: Sequence[str], how: _Download, *, need: str) -> None:
     """Download one missing file, or say in one sentence what is needed where."""
     remedy = f"put them there (from {mirrors[0]}), or let {DATA_VARIABLE} or --data-dir name a folder with them."
     if not how.allowed:
         raise BadInput(f"{need}: {remedy}")
     try:
-        download([mirror + target.name for mirror in mirrors], target, md5=md5, report=how.report)
+        download([mirror + target.name for mirror in mirrors], target, sha256=sha256, report=how.report)
     except DownloadFailed as failure:
         raise BadInput(f"{need}, which cannot be fetched ({failure}): {remedy}") from None
     except OSError as error:

@@ -29,17 +29,29 @@ def to_bytes(state: Mapping[str, Tensor], about: Mapping[str, str] | None = None
             tensor = tensor.clone()
         storages.add(tensor.untyped_storage().data_ptr())
         plain[name] = tensor
-    return safetensors.torch.save(plain, dict(about) if about else None)
+    return _in_order(safetensors.torch.save(plain, dict(about) if about else None))
+
+
+def _in_order(content: bytes) -> bytes:
+    """The file with its metadata sorted: safetensors writes them in an order that differs from process to process."""
+    length = int.from_bytes(content[:8], "little")
+    table = json.loads(content[8 : 8 + length])
+    told = table.get("__metadata__", {})
+    if len(told) < 2:
+        return content
+    table["__metadata__"] = dict(sorted(told.items()))
+    header = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode().ljust(length)
+    return b"".join([content[:8], header, memoryview(content)[8 + length :]])
 
 
 def about(content: bytes) -> dict[str, str]:
     """What serialised weights say of themselves."""
     try:
         length = int.from_bytes(content[:8], "little")
-        found = json.loads(content[8 : 8 + length]).get("__metadata__", {})
-    except (ValueError, AttributeError):
+        found = dict(json.loads(content[8 : 8 + length]).get("__metadata__", {}))
+    except (ValueError, AttributeError, TypeError, RecursionError):
         raise BadInput("the weights cannot be read as safetensors.") from None
-    return dict(found)
+    return found
 
 
 def from_bytes(content: bytes, source: str = "the weights") -> State:

@@ -26,7 +26,7 @@ Carried = dict[str, Tensor]
 
 
 def rate_factor(training: TrainingSettings, used: int) -> float:
-    """What the learning rate is multiplied by once the run has used so many samples."""
+    """What the learning rate is multiplied by once the run has used `used` samples."""
     if training.schedule == "constant":
         return 1.0
     if training.schedule_samples is None:

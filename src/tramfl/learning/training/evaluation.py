@@ -81,7 +81,8 @@ class Evaluator:
         # The same order in every run: what differs between two runs is the model, not the sample of the test set.
         order = used[generator(0, Purpose.TEST_ORDER).permutation(len(used))]
         self._order = torch.from_numpy(order).to(test.device)
-        self._subset = min(subset, len(order))
+        self.subset = min(subset, len(order))
+        """Test samples that are looked at first."""
 
     def test(self, network: nn.Module, targets: Sequence[float] = ()) -> TestScore:
         """The scores on the subset, and on ever more of the test set while a target may be reached.
@@ -92,7 +93,7 @@ class Evaluator:
         so_far = _Tested()
         keeps = bool(self._metrics)
         while so_far.seen < len(self._order):
-            part = self._order[so_far.seen : so_far.seen + self._subset]
+            part = self._order[so_far.seen : so_far.seen + self.subset]
             right, loss = measure(network, self._test, part, self._task, so_far if keeps else None)
             so_far.add(right, loss, len(part))
             if self._out_of_reach(so_far, targets):

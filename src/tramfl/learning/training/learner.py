@@ -10,6 +10,7 @@ Only what training changes is kept, saved and sent (`model.travelling`); the res
 from __future__ import annotations
 
 import copy
+import dataclasses
 import hashlib
 import math
 import warnings
@@ -32,16 +33,18 @@ from tramfl.learning.data.datasets import data_folder
 from tramfl.learning.data.download import Report
 from tramfl.learning.data.own import AnyData, load_data
 from tramfl.learning.data.partition import NodeShare, divide
-from tramfl.learning.model.cost import bits_of, flops_per_sample
+from tramfl.learning.model.coded_files import CODEC, REFERENCE
+from tramfl.learning.model.cost import flops_per_sample
 from tramfl.learning.model.networks import build_network, network_for
 from tramfl.learning.model.travelling import digest_of_rest, travelling_names, versions
+from tramfl.learning.model.weights import State, check_fit, from_bytes, to_bytes
 from tramfl.learning.model.weights import about as about_file
-from tramfl.learning.model.weights import check_fit, from_bytes, to_bytes
 from tramfl.learning.seeding import seeded_everywhere
 from tramfl.learning.training.descent import STATE_PREFIX, Carried, first_state, rate_factor
 from tramfl.learning.training.evaluation import Aim, Evaluator, measure
 from tramfl.learning.training.metrics import metrics_of
 from tramfl.learning.training.pools import LabelPools
+from tramfl.learning.training.readout import Passed, Weights
 from tramfl.learning.training.samples import (
     Samples,
     choose_device,
@@ -52,6 +55,7 @@ from tramfl.learning.training.samples import (
 )
 from tramfl.learning.training.task import Task, check_network
 from tramfl.learning.training.trainer import NodeTrainer
+from tramfl.learning.training.transit import CodedState, TransitCoder
 from tramfl.notation import BadInput, Counts, Digest, ModelCost, NodeId
 from tramfl.references import is_reference
 
@@ -90,6 +94,12 @@ class _Kept:
     """Samples per node and label used on the way to this model."""
     loss: float | None = None
     """The training loss of the round that made it."""
+    coded: CodedState = field(default_factory=dict)
+    """What travels of it in coded form; empty where the run codes nothing."""
+    tested: Weights | None = None
+    """What is tested and delivered in its place; None where that is the model itself."""
+    passed: Passed = field(default_factory=Passed)
+    """What nodes remember of models on the way to this one, to form what is tested."""
 
 
 class Learner:
@@ -107,6 +117,7 @@ class Learner:
         self._seed = scenario.seed
         self._task = Task(training, app)
         self._task.has_code |= is_reference(training.network) or is_reference(scenario.dataset)
+        self._task.balances_classes = data.balances_classes
         rate_factor(training, 0)  # a schedule that lacks a key is refused before anything is loaded
         self.labels: tuple[str, ...] = tuple(data.strata_names)
         """The names of what is balanced: the strata, which are the classes by default."""
@@ -120,12 +131,15 @@ class Learner:
         check_network(self._network, training.network, self._task, example(self._samples, 2), data.outputs)
         self._set_apart(training.batch_norm == "frozen-statistics")
         self._first_state = first_state(self._network, training, self._task) if training.carries_optimizer else {}
+        first = dict(zip(self._names, self._tensors, strict=True)) | self._first_state
+        self._transit = TransitCoder(scenario.transit.codec, scenario.seed, first)
+        self._readout = scenario.evaluation.readout
         self.cost = self._cost(scenario)
         """M and D_M, as computed from the network unless the scenario says otherwise."""
         self._kept: dict[Digest, _Kept] = {}
         self._loaded: Digest | None = None
         self._initial = _name("initial", scenario.seed)
-        self._keep(self._initial, np.zeros_like(self.held), None, None)
+        self._keep(self._initial, np.zeros_like(self.held), None, None, self._transit.unchanged())
 
     # What a run does with models.
 
@@ -134,7 +148,7 @@ class Learner:
         return self._initial
 
     def train(self, node: NodeId, parent: Digest, samples: tuple[int, ...], round: int) -> Digest:
-        """Step 4: `node` trains the parent's weights on so many samples of each label."""
+        """Step 4: `node` trains the parent's weights on `samples[c]` samples of each label c."""
         child = _name(parent, round, node, *samples)
         if child in self._kept:
             return child
@@ -153,9 +167,15 @@ class Learner:
             self._refuse_change(unchanged)
         if trained.diverged:
             self._report_divergence(trained.loss, node, round)
+        optimizer = trained.optimizer if self._training.carries_optimizer else None
+        left = dict(zip(self._names, self._tensors, strict=True)) | (optimizer or {})
+        coded = self._transit.through(left, round)
         drawn = before.drawn.copy()
         drawn[node] += samples
-        self._keep(child, drawn, trained.optimizer if self._training.carries_optimizer else None, trained.loss)
+        kept = self._keep(child, drawn, optimizer, trained.loss, coded)
+        if not self.tests_newest:
+            tested, passed = before.passed.after(node, before.state, kept.state, self._readout)
+            self._kept[child] = dataclasses.replace(kept, tested=tested, passed=passed)
         return child
 
     def training_loss(self, digest: Digest) -> float | None:
@@ -176,23 +196,74 @@ class Learner:
         """Samples per node and label used on the way to a model: with `weights`, all that `restore` needs."""
         return self._find(digest).drawn.copy()
 
+    @property
+    def is_coded(self) -> bool:
+        """Whether what travels is coded."""
+        return self._transit.codec != "float32"
+
+    @property
+    def tests_newest(self) -> bool:
+        """Whether the newest weights are what is tested and delivered."""
+        return self._readout == "last"
+
     def weights(
-        self, digest: Digest, *, with_optimizer: bool = True, about: Mapping[str, str] | None = None
+        self,
+        digest: Digest,
+        *,
+        with_optimizer: bool = True,
+        with_passed: bool = True,
+        about: Mapping[str, str] | None = None,
     ) -> bytes:
-        """A model as safetensors: what travels of it, with the optimiser's state if the run carries it."""
+        """A model as safetensors: what travels of it, with the optimiser's state if the run carries it.
+
+        `with_passed`: what the nodes remember for the read-out is in it too, so that `restore` goes on as if nothing
+        had happened.
+        """
         kept = self._find(digest)
         state = dict(zip(self._names, kept.state, strict=True))
         if with_optimizer:
             # Every file of a run has the same tensors, the first one too: a receiver knows what to expect.
             state.update(kept.optimizer or self._first_state)
-        told = dict(about or {})
-        if self.base is not None:
-            told[BASE] = self.base
-        return to_bytes(state, told)
+        return to_bytes(state | (kept.passed.saved(self._names) if with_passed else {}), self._told(about))
+
+    def coded_weights(self, digest: Digest, reference: Digest, about: Mapping[str, str]) -> bytes:
+        """A model as the coded file that travels; `reference` is the digest of what it is coded against."""
+        kept = self._find(digest)
+        state = dict(zip(self._names, kept.state, strict=True)) | (kept.optimizer or self._first_state)
+        told = {**about, CODEC: self._transit.codec, REFERENCE: reference}
+        return to_bytes(self._transit.packed(state, kept.coded), self._told(told))
+
+    def use_reference(self, content: bytes) -> None:
+        """Code against the weights in a plain file of this run from now on. BadInput where they do not fit."""
+        self._transit.use_reference(from_bytes(content, "the reference"))
+
+    def delivered(self, digest: Digest, about: Mapping[str, str] | None = None) -> bytes:
+        """What is tested in a model's place, as safetensors."""
+        kept = self._find(digest)
+        return to_bytes(dict(zip(self._names, kept.tested or kept.state, strict=True)), self._told(about))
+
+    def remembered(self, digest: Digest, about: Mapping[str, str]) -> bytes:
+        """The same, with what the nodes remember to form the next."""
+        kept = self._find(digest)
+        state = dict(zip(self._names, kept.tested or kept.state, strict=True))
+        return to_bytes(state | kept.passed.saved(self._names), self._told(about))
+
+    def recall(self, digest: Digest, content: bytes, *, own: bool) -> None:
+        """Let a model remember what a file of `remembered` has; `own`: the file was written with this very model."""
+        state = from_bytes(content, "the read-out")
+        passed = Passed.taken_from(state, self._names)
+        check_fit(dict(zip(self._names, self._tensors, strict=True)), state, "the read-out")
+        device = self._tensors[0].device
+        self._kept[digest] = dataclasses.replace(
+            self._find(digest),
+            # The model has been elsewhere where the file is not its own: it is received anew.
+            passed=passed if own else Passed(averages=passed.averages),
+            tested=[state[name].to(device) for name in self._names] if own else None,
+        )
 
     def module(self, digest: Digest) -> nn.Module:
-        """A copy of the network with a model's weights, on the processor and in evaluation mode."""
-        self._load(digest)
+        """A copy of the network with what is delivered of a model, on the processor and in evaluation mode."""
+        self._load_tested(digest)
         return copy.deepcopy(self._network).cpu().eval()
 
     def restore(
@@ -200,6 +271,8 @@ class Learner:
     ) -> Digest:
         """Take up a model that `weights` gave; `name` is what it was called, if training is to go on the same."""
         state = from_bytes(content, "the saved model")
+        passed = Passed.taken_from(state, self._names)
+        state, coded = self._decoded(content, state)
         carried = {key: state.pop(key) for key in list(state) if key.startswith(STATE_PREFIX)}
         check_fit(dict(zip(self._names, self._tensors, strict=True)), state, "the saved model")
         if self.base is not None and about_file(content).get(BASE) != self.base:
@@ -213,18 +286,38 @@ class Learner:
             check_fit(self._first_state, carried, "the saved model")
             optimizer = {key: carried[key].to(device) for key in self._first_state}
         digest = name or hashlib.sha256(content).hexdigest()
-        self._kept[digest] = _Kept([state[key].to(device) for key in self._names], optimizer, used)
+        weights = [state[key].to(device) for key in self._names]
+        self._kept[digest] = _Kept(weights, optimizer, used, coded=coded, passed=passed)
         return digest
 
     def scores(self, digest: Digest, node: NodeId, targets: Sequence[float] = ()) -> TestScores:
         """Scores on the test samples, and the loss on what `node` keeps aside; `targets` are those still to reach."""
-        self._load(digest)
+        self._load_tested(digest)
+        return self._scores(node, targets)
+
+    def _scores(self, node: NodeId, targets: Sequence[float]) -> TestScores:
+        """The scores of what is in the network."""
         with self._calm():
             test = self._evaluator.test(self._network, targets)
-            samples, chosen = self._validation[node]
-            loss = measure(self._network, samples, chosen, self._task)[1] if len(chosen) else None
-        validation = None if loss is None else loss / len(chosen)
+            validation = self._kept_aside(node)
         return TestScores(test.accuracy, test.loss, validation, test.samples, test.metrics)
+
+    def validation_loss(self, digest: Digest, node: NodeId) -> float | None:
+        """The loss on what `node` keeps aside; None where it keeps nothing."""
+        self._load(digest)
+        with self._calm():
+            return self._kept_aside(node)
+
+    def distance(self, one: Digest, other: Digest) -> float:
+        """The L2 norm of the difference between two models, over what training changes gradually."""
+        pairs = zip(self._find(one).state, self._find(other).state, strict=True)
+        apart = (b.double() - a.double() for a, b in pairs if a.is_floating_point())
+        return math.sqrt(sum(float(tensor.square().sum()) for tensor in apart))
+
+    def _kept_aside(self, node: NodeId) -> float | None:
+        samples, chosen = self._validation[node]
+        loss = measure(self._network, samples, chosen, self._task)[1] if len(chosen) else None
+        return None if loss is None else loss / len(chosen)
 
     # How it is built.
 
@@ -286,7 +379,7 @@ class Learner:
         return ModelCost(
             # Counting takes a second, most of it to load what torch counts with: not where it is given.
             given.flops_per_sample or flops_per_sample(self._network, example(self._samples, 1)[0]),
-            given.model_bits or bits_of((*self._tensors, *self._first_state.values())),
+            given.model_bits * self._transit.ratio if given.model_bits else self._transit.bits,
         )
 
     # What goes wrong.
@@ -317,6 +410,21 @@ class Learner:
         with seeded_everywhere(whole_seed(self._seed, Purpose.TEST_ORDER)):
             yield
 
+    def _told(self, about: Mapping[str, str] | None) -> dict[str, str]:
+        told = dict(about or {})
+        if self.base is not None:
+            told[BASE] = self.base
+        return told
+
+    def _decoded(self, content: bytes, state: State) -> tuple[State, CodedState]:
+        """The tensors of a coded file, decoded; those of a plain file as they are."""
+        codec = about_file(content).get(CODEC)
+        if codec is None:
+            return state, {}
+        if codec != self._transit.codec:
+            raise BadInput(f"the saved model: it is coded as {codec[:40]!r}, not as {self._transit.codec!r}.")
+        return self._transit.unpacked(state)
+
     def _find(self, digest: Digest) -> _Kept:
         try:
             return self._kept[digest]
@@ -327,15 +435,30 @@ class Learner:
         """Put a kept model into the network, unless it is the one there already."""
         kept = self._find(digest)
         if self._loaded != digest:
-            with torch.no_grad():
-                for tensor, value in zip(self._tensors, kept.state, strict=True):
-                    tensor.copy_(value)
+            self._put(kept.state)
             self._loaded = digest
         return kept
 
-    def _keep(self, digest: Digest, drawn: Counts, optimizer: Carried | None, loss: float | None) -> None:
-        self._kept[digest] = _Kept([tensor.clone() for tensor in self._tensors], optimizer, drawn, loss)
-        self._loaded = digest
+    def _load_tested(self, digest: Digest) -> None:
+        """Put what is tested of a kept model into the network."""
+        tested = self._find(digest).tested
+        if tested is None:
+            self._load(digest)
+        else:
+            self._put(tested)
+            self._loaded = None
+
+    def _put(self, weights: Weights) -> None:
+        with torch.no_grad():
+            for tensor, value in zip(self._tensors, weights, strict=True):
+                tensor.copy_(value)
+
+    def _keep(
+        self, digest: Digest, drawn: Counts, optimizer: Carried | None, loss: float | None, coded: CodedState
+    ) -> _Kept:
+        kept = _Kept([tensor.clone() for tensor in self._tensors], optimizer, drawn, loss, coded)
+        self._kept[digest], self._loaded = kept, digest
+        return kept
 
 
 def build_learner(
@@ -347,6 +470,7 @@ def build_learner(
     shares: Sequence[NodeShare] | None = None,
     download: bool = True,
     report: Report | None = None,
+    kind: type[Learner] | None = None,
 ) -> Learner:
     """The learner of a scenario; what `app`, `dataset` and `shares` bring comes before what the scenario says."""
     app = app or app_of(scenario)
@@ -366,7 +490,7 @@ def build_learner(
         seed=whole_seed(scenario.seed, Purpose.INITIAL),
         own=app.model,
     )
-    return Learner(scenario, data, module, shares, app)
+    return (kind or Learner)(scenario, data, module, shares, app)
 
 
 def data_of(
@@ -394,7 +518,7 @@ def _input_shape(shape: Any, image_size: int | None) -> Any:
 
 
 def use_threads(threads: int) -> None:
-    """Train on so many cores; results are bit-equal only between runs with the same number."""
+    """Train on this many cores; results are bit-equal only between runs with the same number."""
     torch.set_num_threads(threads)
 
 

@@ -1,32 +1,44 @@
 """The learner of one real site: weights come and go as safetensors files.
 
 What a site has drawn so far belongs to the model, not to the site: after a takeover the model goes on from older
-weights, and so must the draws. The counts therefore travel inside the file, as `drawn`.
+weights, and so must the draws. The counts therefore travel inside the file, as `drawn`: by the
+name of each site, how many samples of each label it has trained. A site that joins later finds no counts of its own.
+
+Where the run codes what travels, the file is coded, and names the digest of its reference: a plain file of first
+weights in the site's folder of references. New weights are coded against the reference of those they come from. Where
+the read-out is a mean, a second file that never travels has the mean and what it is formed from.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from msgspec import Meta, convert
 from msgspec.structs import replace
 
-from tramfl.config import Scenario
+from tramfl.config import Acceptance, Scenario
 from tramfl.draws import generator
 from tramfl.learning.app import App, app_of
 from tramfl.learning.chance import Purpose
 from tramfl.learning.data.own import AnyData
 from tramfl.learning.data.partition import NodeShare, divide, node_count, whole_share
+from tramfl.learning.model.coded_files import MADE_WITH, REFERENCE, ROUND, reference_path
 from tramfl.learning.model.weights import about
 from tramfl.learning.training.learner import Learner, TestScores, build_learner, data_of, use_threads
 from tramfl.notation import BadInput, Counts, Digest, NodeId
 
 _DRAWN = "drawn"
+MOST_DRAWN = 1 << 48
+"""Samples of one label that a site can have drawn; a sum over all sites is still a whole number of 64 bits."""
 _WARM_UP = 2
 """Trainings before one is timed: the first ones load what the next ones find."""
 
@@ -40,14 +52,49 @@ class Made:
     seconds: float
     diverged: bool = False
     """Whether they come from a training without a finite loss."""
+    losses: tuple[float, float] | None = None
+    """Of the weights before and of these, on the samples that the site keeps aside; None where not wanted."""
+    reference: Digest | None = None
+    """What they are coded against; None where they are plain."""
+    change: float | None = None
+    """The L2 norm of the difference to the weights before; None where not wanted."""
+
+
+class Checked(NamedTuple):
+    """What a site finds about weights that it was sent."""
+
+    loss: float | None
+    """On the samples that the site keeps aside; None where it keeps none."""
+    change: float | None = None
+    """The L2 norm of the difference to the weights that the site trained from last; None where not wanted."""
+    since: int = 0
+    """The round of those weights."""
 
 
 class SiteLearner:
     """Trains and scores models at one site."""
 
-    def __init__(self, learner: Learner, node: NodeId) -> None:
+    def __init__(
+        self,
+        learner: Learner,
+        node: NodeId,
+        name: str,
+        *,
+        references: Path | None = None,
+        judges: Acceptance | None = None,
+    ) -> None:
+        """`references` is a folder with a plain file for each reference, named by its digest.
+
+        `judges`: what weights are judged by; every training then shows the losses before and after it.
+        """
         self._learner = learner
-        self._node = node
+        self._node, self._name = node, name
+        self._judges = judges is not None
+        self._measures = judges is not None and judges.max_change_ratio is not None
+        self._last: tuple[Digest, int] | None = None
+        """What this site trained from last, and its round; kept only to measure changes."""
+        self._references = references
+        self._reference: Digest | None = None
         self.labels = learner.labels
         self.held: tuple[int, ...] = tuple(learner.held[node].tolist())
         self.cost = learner.cost
@@ -55,27 +102,85 @@ class SiteLearner:
         """SHA-256 of what does not travel and must be the same at every site; None where everything travels."""
 
     def write_initial(self, to: Path) -> Made:
-        """w_0: a function of the run's seed, so that every site makes the same."""
-        return self._write(self._learner.initial(), to)
+        """w_0: a function of the run's seed, so that every site makes the same. Its plain file is the reference."""
+        initial = self._learner.initial()
+        if self._learner.is_coded:
+            plain = self._learner.weights(initial)
+            self._reference = hashlib.sha256(plain).hexdigest()
+            if self._references is not None:
+                self._references.mkdir(parents=True, exist_ok=True)
+                write_atomically(reference_path(self._references, self._reference), plain)
+        return self._write(initial, {}, to)
 
-    def train(self, parent: Path, samples: Sequence[int], round_: int, to: Path) -> Made:
-        """Step 4 at this site."""
+    def train(self, parent: Path, samples: Sequence[int], round_: int, to: Path, readout: Path | None = None) -> Made:
+        """Step 4 at this site. `readout` is where the site keeps the mean that is tested, if the run tests one."""
         began = time.perf_counter()
-        content = _read(parent)
-        before = self._learner.restore(content, _drawn(content, self._learner.held.shape, parent))
+        before = self._take_up(parent, readout)
         child = self._learner.train(self._node, before, tuple(samples), round_)
-        made, diverged = self._write(child, to), self._learner.diverged(child)
-        for digest in (before, child):
-            self._learner.discard(digest)
-        return Made(made.digest, made.size, time.perf_counter() - began, diverged)
+        counts = _drawn(_read(parent), len(self.held), parent)
+        counts[self._name] = self._learner.drawn(child)[self._node].tolist()
+        made, diverged = self._write(child, counts, to), self._learner.diverged(child)
+        if readout is not None and not self._learner.tests_newest:
+            told = {MADE_WITH: made.digest, ROUND: str(round_)}
+            write_atomically(readout, self._learner.remembered(child, told))
+        seconds = time.perf_counter() - began
+        losses = self._losses(before, child) if self._judges else None
+        change = self._learner.distance(before, child) if self._measures else None
+        self._learner.discard(child)
+        self._forget(before, round_ - 1)
+        return dataclasses.replace(made, seconds=seconds, diverged=diverged, losses=losses, change=change)
 
-    def scores(self, weights: Path, targets: Sequence[float]) -> TestScores:
+    def check(self, weights: Path) -> Checked:
+        """What there is to find about weights that were sent here."""
+        digest = self._take_up(weights, None)
+        loss = self._learner.validation_loss(digest, self._node)
+        last, since = self._last or (None, 0)
+        change = None if last is None else self._learner.distance(last, digest)
+        if digest != last:
+            self._learner.discard(digest)
+        return Checked(loss, change, since)
+
+    def _forget(self, parent: Digest, round_: int) -> None:
+        """Drop weights that were trained from, but where changes are measured: then those before them."""
+        if not self._measures:
+            self._learner.discard(parent)
+            return
+        if self._last is not None and self._last[0] != parent:
+            self._learner.discard(self._last[0])
+        self._last = parent, round_
+
+    def _losses(self, before: Digest, after: Digest) -> tuple[float, float] | None:
+        found = [self._learner.validation_loss(digest, self._node) for digest in (before, after)]
+        return None if found[0] is None or found[1] is None else (found[0], found[1])
+
+    def scores(self, weights: Path, targets: Sequence[float], readout: Path | None = None) -> TestScores:
         """How good a model is, on this site's test samples and on those it keeps aside."""
-        content = _read(weights)
-        digest = self._learner.restore(content, _drawn(content, self._learner.held.shape, weights))
+        digest = self._take_up(weights, readout)
         found = self._learner.scores(digest, self._node, targets)
-        self._learner.discard(digest)
+        if self._last is None or digest != self._last[0]:
+            self._learner.discard(digest)
         return found
+
+    def _take_up(self, weights: Path, readout: Path | None) -> Digest:
+        """The model in a file, with what this site remembers of the models that passed through it."""
+        content = _read(weights)
+        if self._learner.is_coded:
+            self._use_reference(about(content).get(REFERENCE), weights)
+        digest = self._learner.restore(content, self._table(_drawn(content, len(self.held), weights)))
+        if readout is not None and not self._learner.tests_newest and readout.exists():
+            remembered = _read(readout)
+            self._learner.recall(digest, remembered, own=about(remembered).get(MADE_WITH) == digest)
+        return digest
+
+    def _use_reference(self, reference: Digest | None, source: Path) -> None:
+        """Code and decode against the reference that a file names."""
+        if reference is None or reference == self._reference:
+            return
+        path = None if self._references is None else reference_path(self._references, reference)
+        if path is None or not path.exists():
+            raise BadInput(f"{source} is coded against {reference[:64]!r}, which is not at this site.")
+        self._learner.use_reference(_read(path))
+        self._reference = reference
 
     def calibrate(self, samples: int = 64) -> float:
         """FLOPS of this machine, from a short training that leaves no trace."""
@@ -91,23 +196,33 @@ class SiteLearner:
             seconds = time.perf_counter() - began
         return counts[label] * self.cost.flops_per_sample / seconds
 
-    def _write(self, digest: Digest, to: Path) -> Made:
-        counts = json.dumps(self._learner.drawn(digest).tolist(), separators=(",", ":"))
-        content = self._learner.weights(digest, about={_DRAWN: counts})
+    def _table(self, counts: dict[str, list[int]]) -> Counts:
+        """Counts as the learner has them: this site in its row, and all others together in the last."""
+        table = np.zeros(self._learner.held.shape, dtype=np.int64)
+        for name, drawn in counts.items():
+            table[self._node if name == self._name else -1] += drawn
+        return table
+
+    def _write(self, digest: Digest, counts: dict[str, list[int]], to: Path) -> Made:
+        said = json.dumps(counts, separators=(",", ":"), sort_keys=True)
+        if self._learner.is_coded and self._reference is not None:
+            content = self._learner.coded_weights(digest, self._reference, {_DRAWN: said})
+        else:
+            content = self._learner.weights(digest, about={_DRAWN: said}, with_passed=False)
         to.write_bytes(content)
-        return Made(hashlib.sha256(content).hexdigest(), len(content), 0.0)
+        return Made(hashlib.sha256(content).hexdigest(), len(content), 0.0, reference=self._reference)
 
 
 def build_site_learner(
     scenario: Scenario,
     *,
     node: NodeId,
-    nodes: int,
     name: str,
     app: App | None = None,
     share: int | None = None,
     data_dir: Path | None = None,
     threads: int | None = None,
+    references: Path | None = None,
 ) -> SiteLearner:
     """The learner of site `node`: with all its own data, or with one share of a data set that is only divided."""
     if threads is not None:
@@ -122,9 +237,11 @@ def build_site_learner(
             partition = replace(partition, validation_share=0.0)
         mine = whole_share(dataset.strata, partition)
     nothing = np.zeros(0, dtype=np.int64)
-    shares = [NodeShare(nothing, nothing)] * nodes
+    # The last place stands for all other sites.
+    shares = [NodeShare(nothing, nothing)] * (node + 2)
     shares[node] = mine
-    return SiteLearner(build_learner(scenario, data_dir, app=app, dataset=dataset, shares=shares), node)
+    learner = build_learner(scenario, data_dir, app=app, dataset=dataset, shares=shares)
+    return SiteLearner(learner, node, name, references=references, judges=scenario.accept)
 
 
 def _dealt(scenario: Scenario, dataset: AnyData, place: int, name: str) -> NodeShare:
@@ -139,6 +256,13 @@ def _dealt(scenario: Scenario, dataset: AnyData, place: int, name: str) -> NodeS
     return divide(dataset.strata, partition, rng, dataset.node_of_sample)[place]
 
 
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file as a whole: after a crash it has the old content or the new."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_bytes(content)
+    os.replace(fresh, path)
+
+
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -146,12 +270,14 @@ def _read(path: Path) -> bytes:
         raise BadInput(f"{path} cannot be read: {error.strerror}.") from None
 
 
-def _drawn(content: bytes, shape: tuple[int, ...], source: Path) -> Counts:
+def _drawn(content: bytes, labels: int, source: Path) -> dict[str, list[int]]:
     """The counts in a file; hostile ones are refused, since they would pick samples."""
     try:
-        counts = np.array(json.loads(about(content)[_DRAWN]))
+        counts = convert(
+            json.loads(about(content)[_DRAWN]), dict[str, list[Annotated[int, Meta(ge=0, le=MOST_DRAWN)]]]
+        )
     except (KeyError, ValueError, RecursionError, BadInput):
-        raise BadInput(f"{source} does not say what was drawn on the way to it.") from None
-    if counts.shape != shape or counts.dtype.kind not in "iu" or counts.min(initial=0) < 0:
-        raise BadInput(f"{source}: what was drawn must be {shape} whole numbers from 0.")
-    return counts.astype(np.int64)
+        raise BadInput(f"{source} does not say what each site has drawn on the way to it.") from None
+    if any(len(drawn) != labels for drawn in counts.values()):
+        raise BadInput(f"{source} counts what was drawn of other labels than the {labels} there are.")
+    return counts

@@ -5,7 +5,7 @@ The paper's task, cross-entropy on the logits of images, is the default; an App 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,6 +55,8 @@ class Task:
         self.own_optimizer: Callable[..., Any] | None = app.optimizer
         self.own_loss: Callable[[Any, Any], Tensor] | None = app.loss
         self.augment: Callable[[Any], Any] | None = app.augment or _augmentation(training)
+        self.balances_classes = True
+        """Whether the strata, whose samples a round counts, are the classes."""
         self.has_code = app.has_code
         """Whether code of the user's may draw from NumPy's and Python's generators."""
         for name in ("loss", "optimizer", "augment", "step", "balance"):
@@ -68,13 +70,29 @@ class Task:
         """Whether outputs are logits of classes: the loss is cross-entropy."""
         return self.own_loss is None and self.step is None
 
-    def loss_of(self, network: nn.Module, batch: Batch) -> Tensor:
+    def calibration(self, samples: Sequence[int]) -> Tensor | None:
+        """What is added to the logits in a round that trains `samples[c]` samples of each label c; None for nothing.
+
+        A node's samples say how frequent labels are there, and cross-entropy alone learns that, too: it lowers the
+        logits of labels that the node lacks. With the logarithm of the frequencies added, there is nothing left of it
+        to learn (logit adjustment, Menon et al., ICLR 2021). The share eps of all classes alike keeps the logits of
+        missing labels in the loss: without it the network never learns to distinguish them from the others.
+        """
+        eps = self._training.calibration
+        if eps is None or not self.classifies or not self.balances_classes:
+            return None
+        counts = torch.tensor(samples, dtype=torch.float64)
+        return torch.log((1 - eps) * counts / counts.sum() + eps / len(counts)).float()
+
+    def loss_of(self, network: nn.Module, batch: Batch, calibration: Tensor | None = None) -> Tensor:
         """The training loss of a batch."""
         inputs, targets = batch
+        outputs = outputs_of(network, inputs)
         if self.own_loss is not None:
-            return _scalar(self.own_loss(outputs_of(network, inputs), targets))
-        smoothing = self._training.label_smoothing
-        return functional.cross_entropy(outputs_of(network, inputs), targets, label_smoothing=smoothing)
+            return _scalar(self.own_loss(outputs, targets))
+        if calibration is not None:
+            outputs = outputs + calibration
+        return functional.cross_entropy(outputs, targets, label_smoothing=self._training.label_smoothing)
 
     def test_loss(self, outputs: Any, targets: Any) -> Tensor | None:
         """The summed loss of a tested batch; None where only the app's own step knows what a loss is."""

@@ -7,7 +7,7 @@ for bit, on the same machine with the same number of threads.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,11 +75,12 @@ class NodeTrainer:
         drawn: Sequence[int] | Counts,
         used: int = 0,
         carried: Mapping[str, Tensor] | None = None,
+        after_step: Callable[[], None] | None = None,
     ) -> TrainingResult:
-        """Train `network` in place on so many samples of each label, in one pass.
+        """Train `network` in place on `samples[c]` samples of each label c, in one pass.
 
         `drawn` is how many of each label this node has used before, `used` how many samples all nodes together;
-        `carried` is the optimiser's state that came with the model.
+        `carried` is the optimiser's state that came with the model; `after_step` is called after every batch.
         """
         training, task = self._training, self._task
         order = torch.from_numpy(self._pools.allotment(samples, round, drawn)).to(self._samples.device)
@@ -89,14 +90,19 @@ class NodeTrainer:
         total, batches = torch.zeros((), device=self._samples.device), 0
         with drawing_from(seed, self._samples.device, everywhere=task.has_code):
             hold_statistics(network, everywhere=len(order) == 1 or training.batch_norm == "frozen-statistics")
+            calibration = task.calibration(samples)
+            if calibration is not None:
+                calibration = calibration.to(self._samples.device)
             context = Context(round, self._node, self._samples.device, descent.optimizers)
             scheduled = training.schedule != "constant" or task.step is not None
             for batch in self._samples.batches(order, training.batch_size, self._reading(round)):
                 if scheduled:
                     self._prepare(context, descent, used)
                     used += len(batch[1])
-                total += self._step(network, batch, descent, context)
+                total += self._step(network, batch, descent, context, calibration)
                 batches += 1
+                if after_step is not None:
+                    after_step()
         state = descent.state() if training.carries_optimizer else {}
         return TrainingResult(state, float(total) / max(1, batches))
 
@@ -111,7 +117,9 @@ class NodeTrainer:
         descent.set_rate(factor)
         context.used, context.learning_rate = used, self._training.learning_rate * factor
 
-    def _step(self, network: nn.Module, batch: Batch, descent: Descent, context: Context) -> Tensor:
+    def _step(
+        self, network: nn.Module, batch: Batch, descent: Descent, context: Context, calibration: Tensor | None
+    ) -> Tensor:
         """One batch; its loss, without a graph."""
         task = self._task
         if task.augment is not None:
@@ -119,10 +127,10 @@ class NodeTrainer:
         if task.step is not None:
             return _followed(task.step(network, batch, context), descent)
         if self._training.precision == "float32":
-            loss = task.loss_of(network, batch)
+            loss = task.loss_of(network, batch, calibration)
         else:
             with task.mixed_precision(self._samples.device):
-                loss = task.loss_of(network, batch)
+                loss = task.loss_of(network, batch, calibration)
         descent.step(loss)
         return loss.detach()
 
