@@ -30,7 +30,7 @@ def test_what_was_begun_is_read_back(tmp_path: Path) -> None:
     assert folder.scenario() == SCENARIO
     assert replace(folder.resolved(), versions={}) == RESOLVED
     assert folder.rows() == []
-    assert folder.model() is None
+    assert folder.saved_weights() is None
     with pytest.raises(BadInput, match="already holds a run"):
         folder.check_free()
 
@@ -92,7 +92,7 @@ def test_rows_are_durable_before_the_weights_that_stand_for_them(
     monkeypatch.setattr(os, "fsync", fsync)
     folder.save_model(b"weights")
     assert synced == ["rounds.jsonl", "model.safetensors.part"]
-    assert folder.model() == b"weights"
+    assert folder.saved_weights() == b"weights"
 
 
 def test_a_config_says_which_versions_it_was_made_with(tmp_path: Path) -> None:

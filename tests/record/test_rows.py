@@ -10,6 +10,8 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import UNSET
+from msgspec.structs import replace
 
 import tramfl
 from tramfl.circulation.custody import Record, Safe, Weights
@@ -56,6 +58,7 @@ ROWS = st.builds(
     transfer_seconds=NUMBER,
     idle_seconds=NUMBER,
     lost_seconds=NUMBER,
+    overhead_seconds=st.just(UNSET) | NUMBER,
     total_seconds=NUMBER,
     used=COUNTS,
     label_variance=NUMBER,
@@ -148,6 +151,7 @@ def test_keeping_the_whole_rows_drops_a_half_written_tail(tmp_path: Path) -> Non
         msgspec.json.encode(row(2)).replace(b'"load-aware"', b'"\xff"'),
         msgspec.json.encode(row(2)).replace(b'"round":2', b'"round":"2"'),
         msgspec.json.encode(row(2)) + msgspec.json.encode(row(2)),
+        b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}",
     ],
 )
 def test_a_bad_line_before_the_last_is_named_by_file_and_number(tmp_path: Path, bad: bytes) -> None:
@@ -166,10 +170,10 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         list(read_rows(tmp_path / "none.jsonl"))
 
 
-def committed(loads: Loads, holder: int) -> Row:
+def committed(loads: Loads, holder: int, overhead: float = 0.0) -> Row:
     """The row of a round in which node 1 trained on what `loads` say."""
     decision = Decision("tram", 1, (3, 0), 0.5, 0.25, 0.0, "Node 1 trains.", (), (1,))
-    outcome = Outcome(Assignment(holder, decision, loads, 0.0), 1, 0.6, 0.3, 0.0, 2.0)
+    outcome = Outcome(Assignment(holder, decision, loads, 0.0), 1, 0.6, 0.3, 0.0, 2.0, overhead)
     ledger = Ledger((7, 2), 40.0, 5)
     record = Record("run", 2, 1, Weights("new", (1,)), Safe(4, "old", (0, 1), Ledger((4, 2), 37.1, 4)), ledger)
     return row_of(outcome, record, Scores(test_accuracy=0.5))
@@ -190,6 +194,13 @@ def test_a_row_takes_its_times_from_the_outcome_and_its_totals_from_the_record()
     assert (made.samples, made.used, made.total_seconds, made.label_variance) == ((3, 0), (7, 2), 40.0, 6.25)
     assert made.decision == RowDecision("tram", "Node 1 trains.", 0.75, (), (1,))
     assert (made.test_accuracy, made.test_loss) == (0.5, None)
+
+
+def test_a_row_has_the_overhead_of_real_sites_and_in_virtual_time_no_key_for_it() -> None:
+    loads = Loads((1e12, 2e12), (math.inf, 2e8))
+    assert committed(loads, 0, 0.04).overhead == 0.04
+    assert b"overhead_seconds" not in msgspec.json.encode(committed(loads, 0))
+    assert committed(loads, 0).overhead == 0.0
 
 
 def test_rows_that_fail_half_way_leave_the_file_as_it_was(tmp_path: Path) -> None:
@@ -219,6 +230,8 @@ def test_a_row_of_many_nodes_keeps_the_best_candidates_and_rounded_loads(tmp_pat
     assert again == short
     for found, exact in zip(again.loads.in_full.flops, whole.loads.flops, strict=True):
         assert found == pytest.approx(exact, abs=1e10), "a thousandth of the largest at most"
+    foreseen = shortened(replace(whole, actual=whole.loads))
+    assert foreseen.actual == short.loads, "predicted and actual loads are rounded alike"
 
 
 def test_a_row_of_few_nodes_is_as_it_was() -> None:

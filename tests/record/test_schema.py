@@ -16,9 +16,8 @@ import pytest
 
 from tests.conftest import Cli
 from tramfl.notation import BadInput
-from tramfl.record import SCHEMA, Row, RowTail, RunFolder, read_rows
+from tramfl.record import SCHEMA, RowTail, RunFolder, read_rows
 from tramfl.runtime.registers.sqlite import SqliteRegister
-from tramfl.runtime.training.scoring import TestedRounds
 from tramfl.version import __version__
 
 OLD = Path(__file__).parent / "written_by_0_1_0_dev"
@@ -75,21 +74,17 @@ def test_a_record_without_a_number_is_replayed(cli: Cli, old: Path) -> None:
     assert decided(old.parent / "replayed" / "rounds.jsonl") == decided(loads)
 
 
-def test_a_register_without_a_number_is_read(old: Path) -> None:
-    async def read() -> tuple[int, list[Row]]:
-        register = SqliteRegister(old / "register.sqlite", 1, lease_seconds=60)
+def test_a_register_of_sites_that_were_known_by_number_is_refused_in_one_sentence(old: Path) -> None:
+    register = SqliteRegister(old / "register.sqlite", "b", lease_seconds=60)
+
+    async def read() -> None:
         try:
-            versioned = (await register.look()).versioned
-            assert versioned is not None
-            lines = await register.rows("old", 1, 9)
-            assert len(lines) == versioned.record.round == 4
-            return versioned.record.protocol, await TestedRounds(register).before(versioned.record)
+            await register.look()
         finally:
             await register.close()
 
-    protocol, tested = asyncio.run(read())
-    assert protocol == 1
-    assert [row.test_accuracy for row in tested] == [a for a in accuracies(OLD / "rounds.jsonl")[:3] if a is not None]
+    with pytest.raises(BadInput, match=r"register\.sqlite was made by another version of tramfl; use that version"):
+        asyncio.run(read())
 
 
 def test_a_new_folder_has_the_number_in_each_of_its_three_files(cli: Cli, tmp_path: Path) -> None:

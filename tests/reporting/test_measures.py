@@ -175,4 +175,4 @@ def test_a_round_without_a_finite_loss_says_so_in_its_row_and_others_say_nothing
     reasons = packed_data(page)["rounds"]["reason"]
     assert "It diverged" in reasons[rounds[0] - 1]
     news = json.loads(Feed(FolderSource(diverged.folder)).changes("", 0, -1, 0.0))
-    assert [row[0] for row in news["rows"] if row[-1]] == rounds
+    assert [row[0] for row in news["rows"] if row[19]] == rounds

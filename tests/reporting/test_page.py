@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import gzip
 import hashlib
 import json
@@ -11,10 +12,13 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 import tramfl
 from tramfl.notation import BadInput
+from tramfl.record import AuditEntry
 from tramfl.reporting import Run, load_run, write_page
 from tramfl.reporting.summary import seconds
 
@@ -157,6 +161,30 @@ def test_a_page_for_one_run_lists_every_round_with_its_reason(one: Run, tmp_path
     assert rounds["reason"] == [row.decision.reason for row in one.rows]
 
 
+def test_a_run_of_real_sites_has_a_column_for_its_overhead_and_a_simulated_one_has_none(
+    one: Run, tmp_path: Path
+) -> None:
+    heading = '<th scope="col">Overhead</th>'
+    assert heading not in page_of([one], tmp_path)
+    rows = tuple(replace(row, overhead_seconds=0.25) for row in one.rows)
+    html = page_of([dataclasses.replace(one, rows=rows)], tmp_path)
+    assert heading in html
+    assert " s overhead (gathering, deciding, the register and the disk)" in html
+    assert json.loads(packed(html, "data"))["rounds"]["overhead"] == [0.25] * len(rows)
+
+
+def test_the_page_lists_rounds_that_do_not_count_newest_first_and_escaped(one: Run, tmp_path: Path) -> None:
+    assert "Audit trail" not in page_of([one], tmp_path)
+    entries = [AuditEntry(1e9, "dropped", "run", 1, k, "d" * 64, None, "<b>", 0, f"why {k}.") for k in range(30)]
+    (one.folder / "audit.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, entries)) + b"\n")
+    html = page_of([load_run(one.folder)], tmp_path)
+    assert "The newest 20 of 30 entries" in html
+    assert "why 29." in html
+    assert "why 9." not in html
+    assert html.index("why 29.") < html.index("why 10.")
+    assert "<td>&lt;b&gt;</td>" in html
+
+
 def test_a_policy_of_many_short_rounds_does_not_squeeze_the_others(make_run: MakeRun, tmp_path: Path) -> None:
     lengths = {"time-first": 900, "load-aware": 30, "random": 60}
     runs = [load_run(make_run(name, policy=name, rounds=rounds)) for name, rounds in lengths.items()]
@@ -256,6 +284,7 @@ import sys
 sys.modules["plotly"] = sys.modules["matplotlib"] = None
 from pathlib import Path
 from tramfl.notation import BadInput
+from tramfl.record import AuditEntry
 from tramfl.reporting import load_run, verdict, write_figures, write_page
 run = load_run(Path(sys.argv[1]))
 for write in (write_figures, write_page):

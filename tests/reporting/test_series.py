@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace as with_rows
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from tramfl.reporting import load_run, series
 
@@ -62,3 +64,10 @@ def test_a_run_that_has_ended_keeps_its_last_accuracy(make_run: MakeRun) -> None
 def test_the_time_spent_adds_up_to_the_total(make_run: MakeRun) -> None:
     run = load_run(make_run())
     np.testing.assert_allclose(sum(series.seconds_spent([run])["load-aware"]), run.summary.total_seconds)
+
+
+def test_the_overhead_of_real_sites_is_part_of_the_time_spent(make_run: MakeRun) -> None:
+    run = load_run(make_run())
+    rows = tuple(replace(row, overhead_seconds=0.5) for row in run.rows)
+    spent = series.seconds_spent([with_rows(run, rows=rows)])["load-aware"]
+    assert spent.overhead == 0.5 * len(rows)

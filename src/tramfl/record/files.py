@@ -13,6 +13,7 @@ CONFIG_FILE = "config.toml"
 ROUNDS_FILE = "rounds.jsonl"
 SUMMARY_FILE = "summary.json"
 MODEL_FILE = "model.safetensors"
+STATE_FILE = "state.safetensors"
 TENSORBOARD_FOLDER = "tensorboard"
 """Where a run that TensorBoard follows keeps its events."""
 

@@ -4,6 +4,7 @@
     rounds.jsonl       one row a round, appended as it happens
     summary.json       what the run came to
     model.safetensors  the weights, with the round they belong to
+    state.safetensors  where those are a mean: the newest weights, and what the mean is formed from
 
 At every moment the folder is valid and can be resumed: rows past the saved weights are dropped and played again,
 which gives the same rows.
@@ -28,10 +29,12 @@ from msgspec.structs import replace
 
 from tramfl.config import Scenario, as_table, settings_from
 from tramfl.notation import BadInput, ModelCost
+from tramfl.record.audit import AUDIT_FILE, AuditEntry
 from tramfl.record.files import (
     CONFIG_FILE,
     MODEL_FILE,
     ROUNDS_FILE,
+    STATE_FILE,
     SUMMARY_FILE,
     TENSORBOARD_FOLDER,
     write_atomically,
@@ -160,7 +163,7 @@ class RunFolder:
     def begin(self, scenario: Scenario, resolved: Resolved) -> RowWriter:
         """Make the folder ready for a new run, and remove any other run that is here."""
         with writing(self.path):
-            for name in (SUMMARY_FILE, MODEL_FILE, ROUNDS_FILE):
+            for name in (SUMMARY_FILE, MODEL_FILE, STATE_FILE, ROUNDS_FILE, AUDIT_FILE):
                 (self.path / name).unlink(missing_ok=True)
             if (self.path / TENSORBOARD_FOLDER).exists():
                 shutil.rmtree(self.path / TENSORBOARD_FOLDER)
@@ -184,10 +187,23 @@ class RunFolder:
         """Write rounds.jsonl with these rows and no others."""
         keep_whole_rows(self.rounds, rows)
 
-    def save_model(self, content: bytes) -> None:
-        """Replace the saved weights; the rows they stand for are made durable first."""
+    def keep_audit(self, entries: Sequence[AuditEntry]) -> None:
+        """Write audit.jsonl with these entries and no others; no file where there are none."""
+        path = self.path / AUDIT_FILE
+        if entries:
+            write_atomically(path, b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries))
+        else:
+            path.unlink(missing_ok=True)
+
+    def save_model(self, content: bytes, state: bytes | None = None) -> None:
+        """Replace the saved weights; the rows they stand for are made durable first.
+
+        `state` is what a resumed run goes on from, where that is not the weights themselves.
+        """
         with self.rounds.open("rb") as rows:
             os.fsync(rows.fileno())
+        if state is not None:
+            write_atomically(self.path / STATE_FILE, state)
         write_atomically(self.path / MODEL_FILE, content)
 
     def conclude(self, summary: Summary) -> None:
@@ -241,13 +257,19 @@ class RunFolder:
             raise BadInput(f"{path} cannot be read: {error.strerror}.") from None
         except BadInput:
             raise
-        except ValueError as error:  # msgspec's errors are ValueErrors too
+        except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors too
             raise BadInput(f"{path} is not a run's summary: {error}.") from None
         return summary
 
-    def model(self) -> bytes | None:
-        """The saved weights, if any."""
-        path = self.path / MODEL_FILE
+    @property
+    def saved(self) -> Path:
+        """The file that a resumed run goes on from."""
+        state = self.path / STATE_FILE
+        return state if state.exists() else self.path / MODEL_FILE
+
+    def saved_weights(self) -> bytes | None:
+        """What a resumed run goes on from, if anything was saved."""
+        path = self.saved
         try:
             return path.read_bytes() if path.exists() else None
         except OSError as error:

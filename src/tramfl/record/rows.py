@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import nsmallest
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -33,7 +34,7 @@ class RowLoads(Struct, frozen=True, omit_defaults=True):
 
     flops: tuple[float | None, ...]
     bandwidth: tuple[float | None, ...]
-    """From the holder to each node; null to itself."""
+    """From the holder to each node; null to itself and to nodes that had the weights already."""
     steps: tuple[float, float] | None = None
     """Of a row with rounded loads: what one unit of `flops` and of `bandwidth` stands for."""
 
@@ -45,6 +46,13 @@ class RowLoads(Struct, frozen=True, omit_defaults=True):
         flops, bandwidth = self.steps
         return RowLoads(_scaled(self.flops, flops), _scaled(self.bandwidth, bandwidth))
 
+    @property
+    def rounded(self) -> RowLoads:
+        """The loads in steps of about a ten-thousandth of the largest."""
+        flops, one = _in_steps(self.flops)
+        bandwidth, other = _in_steps(self.bandwidth)
+        return RowLoads(flops, bandwidth, (one, other))
+
 
 def _scaled(values: Iterable[float | None], step: float) -> tuple[float | None, ...]:
     return tuple(None if value is None else value * step for value in values)
@@ -52,9 +60,10 @@ def _scaled(values: Iterable[float | None], step: float) -> tuple[float | None, 
 
 def _in_steps(values: tuple[float | None, ...]) -> tuple[tuple[float | None, ...], float]:
     """`values` as whole numbers of steps, and the step: a power of ten, a ten-thousandth of the largest or less."""
-    largest = max((value for value in values if value is not None), default=1.0)
+    exact = np.array(values, dtype=np.float64)  # of None, NaN
+    largest = np.fmax.reduce(exact, initial=0.0)
     step = 10.0 ** (math.floor(math.log10(largest)) - 3) if largest > 0 else 1.0
-    steps = np.rint(np.array(values, dtype=np.float64) / step)  # of None, NaN
+    steps = np.rint(exact / step)
     missing = np.isnan(steps)
     found: list[float | None] = np.where(missing, 0.0, steps).astype(np.int64).tolist()
     for place in missing.nonzero()[0].tolist():
@@ -74,6 +83,35 @@ class RowDecision(Struct, frozen=True):
     """How many candidates there were, where the row keeps only the best of them."""
 
 
+class NodeTrained(Struct, frozen=True, array_like=True, gc=False):
+    """What one node trained in a round in which several may."""
+
+    node: NodeId
+    samples: tuple[int, ...]
+    """Of each label."""
+
+
+class Sent(Struct, frozen=True, array_like=True, gc=False):
+    """What one place sent to another; the number after the last node's is the server beside them."""
+
+    source: int
+    target: int
+    bits: float
+
+
+class ModelScores(Struct, frozen=True, omit_defaults=True):
+    """How good several models are, by the metric of the budget; null where it was not measured."""
+
+    headline: Literal["nodes", "consensus"]
+    """What `test_accuracy` and the other scores of the row are of: the mean over the nodes' models, or consensus."""
+    nodes: tuple[float | None, ...] = ()
+    """Of each node's model; empty where nodes keep none between rounds."""
+    mean: float | None = None
+    worst: float | None = None
+    consensus: float | None = None
+    """Of the model that all agree on, or of the mean of the nodes' models."""
+
+
 class Row(Struct, frozen=True, kw_only=True):
     """One round."""
 
@@ -81,6 +119,8 @@ class Row(Struct, frozen=True, kw_only=True):
     """Of the whole file, in the row of round 1 alone; see `record.schema`."""
     round: int
     epoch: int = 1
+    sites: tuple[str, ...] | UnsetType = UNSET
+    """The names of the sites, by number; left out in simulations, whose nodes have numbers alone."""
     holder: NodeId
     """Who held the model before the round."""
     node: NodeId | None
@@ -92,7 +132,11 @@ class Row(Struct, frozen=True, kw_only=True):
     idle_seconds: float
     lost_seconds: float = 0.0
     """Spent on attempts that failed; 0 unless something went wrong."""
+    overhead_seconds: float | UnsetType = UNSET
+    """What gathering, deciding, the register and the disk took, by the clocks of real sites; left out in virtual
+    time."""
     total_seconds: float
+    """Of the run up to and with this round: all of the above, of every round."""
     used: tuple[int, ...]
     """Samples of each label used up to and with this round."""
     label_variance: float
@@ -105,9 +149,31 @@ class Row(Struct, frozen=True, kw_only=True):
     """The other metrics that were measured, by name; left out where there are none."""
     diverged: bool | UnsetType = UNSET
     """True where the loss of the round's training was not a finite number; left out otherwise."""
+    rejected: tuple[NodeId, ...] | UnsetType = UNSET
+    """Nodes whose training in this round was not accepted, so that it was decided again; left out where none."""
     actual: RowLoads | UnsetType = UNSET
     """What the loads were, in runs where that is not what the decision was made from; the node that trained has the
     mean over its work."""
+    trained: tuple[NodeTrained, ...] | UnsetType = UNSET
+    """Where every node keeps a model: who trained what in the round; `node` is the first of them."""
+    sent: tuple[Sent, ...] | UnsetType = UNSET
+    """Where every node keeps a model: what was sent where."""
+    models: ModelScores | UnsetType = UNSET
+    """Where every node keeps a model: the scores of each, in rounds that were tested."""
+    sent_bits: float | UnsetType = UNSET
+    """Where every node keeps a model: all bits of the round; a short row of many nodes has no list of them."""
+
+    @property
+    def by_node(self) -> tuple[NodeTrained, ...]:
+        """Who trained what: one node, or several where every node keeps a model."""
+        if self.trained is not UNSET:
+            return self.trained
+        return () if self.node is None else (NodeTrained(self.node, self.samples),)
+
+    @property
+    def overhead(self) -> float:
+        """The overhead in seconds; 0 where the row has none."""
+        return 0.0 if self.overhead_seconds is UNSET else self.overhead_seconds
 
     @property
     def is_tested(self) -> bool:
@@ -155,7 +221,8 @@ def row_of(outcome: Outcome, record: Record, scores: Scores, *, diverged: bool =
     # JSON has neither NaN nor infinity.
     flops = [f if math.isfinite(f) else None for f in assignment.loads.flops]
     links = [b if math.isfinite(b) else None for b in assignment.loads.bandwidth]
-    links[holder] = None
+    for node in (holder, *assignment.having):
+        links[node] = None
     return Row(
         schema=SCHEMA if record.round == 1 else UNSET,
         round=record.round,
@@ -168,9 +235,10 @@ def row_of(outcome: Outcome, record: Record, scores: Scores, *, diverged: bool =
         transfer_seconds=outcome.transfer_seconds,
         idle_seconds=outcome.idle_seconds,
         lost_seconds=outcome.lost_seconds,
+        overhead_seconds=outcome.overhead_seconds or UNSET,
         total_seconds=record.ledger.seconds,
         used=record.ledger.used,
-        label_variance=record.ledger.label_variance,
+        label_variance=record.ledger.label_variance if decision.label_variance is None else decision.label_variance,
         decision=RowDecision(
             decision.policy,
             decision.reason,
@@ -183,6 +251,7 @@ def row_of(outcome: Outcome, record: Record, scores: Scores, *, diverged: bool =
         validation_loss=scores.validation_loss,
         metrics=scores.metrics,
         diverged=diverged or UNSET,
+        rejected=outcome.assignment.rejected or UNSET,
     )
 
 
@@ -197,12 +266,12 @@ def shortened(row: Row) -> Row:
         best = nsmallest(KEPT_CANDIDATES, candidates, key=lambda c: (c.node != row.node, -c.score, c.node))
         kept = tuple(sorted(best, key=lambda c: c.node))
         decision = replace(decision, candidates=kept, weighed=len(candidates))
-    loads = row.loads
+    row = replace(row, sent=UNSET)
+    loads, actual = row.loads, row.actual
     if nodes > ROUNDED_NODES:
-        flops, one = _in_steps(loads.flops)
-        bandwidth, other = _in_steps(loads.bandwidth)
-        loads = RowLoads(flops, bandwidth, (one, other))
-    return replace(row, decision=decision, loads=loads)
+        loads = loads.rounded
+        actual = UNSET if actual is UNSET else actual.rounded
+    return replace(row, decision=decision, loads=loads, actual=actual)
 
 
 class RowWriter:
@@ -248,7 +317,7 @@ def read_rows(path: Path) -> Iterator[Row]:
                 check_json(line, path)
             try:
                 yield decoder.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise BadInput(f"{path}, line {number}, is not a round's row: {error}.") from None
 
 
@@ -269,6 +338,14 @@ def check_rows(rows: Sequence[Row], path: Path) -> None:
             raise BadInput(f"{path}: round {row.round} counts other nodes or labels than round {rows[0].round}.")
         if not all(0 <= node < nodes for node in (row.holder, row.node or 0)):
             raise BadInput(f"{path}: round {row.round} names a node that is not among its {nodes}.")
+
+
+def in_columns(row: Row, nodes: int) -> Row:
+    """A row with loads of this many nodes: those that joined later reported nothing then."""
+    loads, more = row.loads, (None,) * (nodes - len(row.loads.flops))
+    if not more:
+        return row
+    return replace(row, loads=RowLoads((*loads.flops, *more), (*loads.bandwidth, *more), loads.steps))
 
 
 def lineage(written: Sequence[Row]) -> tuple[Row, ...]:

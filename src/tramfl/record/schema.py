@@ -42,7 +42,7 @@ def check_json(content: bytes, path: Path) -> None:
     """Refuse a summary, or a first row, of a newer schema; what is no JSON object at all is left to its reader."""
     try:
         number = msgspec.json.decode(content, type=_Numbered).schema
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return
     check_schema(number, path)
 

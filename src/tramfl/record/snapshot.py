@@ -15,7 +15,7 @@ from tramfl.notation import NodeId
 from tramfl.record.folder import ClockKind
 
 RunState = Literal["preparing", "running", "finished", "interrupted", "stopped"]
-"""Stopped: no process works on the run, and it left no summary."""
+"""Stopped: no process works on the run, and it left no summary, or one that says why it was stopped."""
 Doing = Literal[
     "unknown", "resting", "gathering", "deciding", "sending", "receiving", "training", "storing", "waiting"
 ]
@@ -69,3 +69,5 @@ class Now(Struct, frozen=True, kw_only=True):
     model_bits: float | None = None
     """D_M."""
     rounds_planned: int | None = None
+    regret: str = ""
+    """How much longer the run took than with an oracle, in a few words, once it has ended; most runs have none."""

@@ -31,6 +31,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     """See `record.schema`."""
     scenario: str
     policy: str
+    """The method's name, or the policy's where the run has no other method."""
     seed: int
     status: str
     """finished, interrupted, or stopped: ended before its budget did, for the reason below."""
@@ -43,6 +44,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     compute_seconds: float
     transfer_seconds: float
     idle_seconds: float
+    overhead_seconds: float | UnsetType = UNSET
+    """What gathering, deciding, the register and the disk took; left out in virtual time."""
     label_variance: float
     """At the end of the run."""
     largest_label_variance: float
@@ -58,6 +61,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     diverged: tuple[int, ...] | UnsetType = UNSET
     """The first rounds whose training had no finite loss, `MOST_DIVERGED` at most; left out where there are none."""
     cost: ModelCost
+    sent_bits: float | UnsetType = UNSET
+    """All that was sent, where every node keeps a model."""
     regret: Regret | UnsetType = UNSET
     """Only of a finished run whose policy was given predictions of the loads."""
 
@@ -71,11 +76,13 @@ class Tally(Struct, frozen=True, kw_only=True):
     compute_seconds: float = 0.0
     transfer_seconds: float = 0.0
     idle_seconds: float = 0.0
+    overhead_seconds: float = 0.0
     label_variance: float = 0.0
     largest_label_variance: float = 0.0
     test_accuracy: float | None = None
     measured: float | None = None
     diverged: tuple[int, ...] = ()
+    sent_bits: float | UnsetType = UNSET
 
     @classmethod
     def of(cls, budget: Budget, labels: int, rows: Iterable[Row] = ()) -> Tally:
@@ -97,11 +104,13 @@ class Tally(Struct, frozen=True, kw_only=True):
             compute_seconds=self.compute_seconds + row.compute_seconds,
             transfer_seconds=self.transfer_seconds + row.transfer_seconds,
             idle_seconds=self.idle_seconds + row.idle_seconds,
+            overhead_seconds=self.overhead_seconds + row.overhead,
             label_variance=row.label_variance,
             largest_label_variance=max(self.largest_label_variance, row.label_variance),
             test_accuracy=self.test_accuracy if row.test_accuracy is None else row.test_accuracy,
             measured=self.measured if value is None else value,
             diverged=self.diverged + diverged,
+            sent_bits=self.sent_bits if row.sent_bits is UNSET else row.sent_bits + (self.sent_bits or 0.0),
         )
 
     def summary(self, scenario: Scenario, cost: ModelCost, *, finished: bool, stopped: str | None = None) -> Summary:
@@ -111,7 +120,7 @@ class Tally(Struct, frozen=True, kw_only=True):
         return Summary(
             schema=SCHEMA,
             scenario=scenario.name,
-            policy=scenario.policy,
+            policy=scenario.method_name,
             seed=scenario.seed,
             status="stopped" if stopped is not None else "finished" if finished else "interrupted",
             stopped_because=UNSET if stopped is None else stopped,
@@ -122,6 +131,7 @@ class Tally(Struct, frozen=True, kw_only=True):
             compute_seconds=self.compute_seconds,
             transfer_seconds=self.transfer_seconds,
             idle_seconds=self.idle_seconds,
+            overhead_seconds=self.overhead_seconds or UNSET,
             label_variance=self.label_variance,
             largest_label_variance=self.largest_label_variance,
             seconds_to_target=dict(zip(names, milestones.seconds, strict=True)),
@@ -130,6 +140,7 @@ class Tally(Struct, frozen=True, kw_only=True):
             measured=UNSET if self.measured is None or milestones.metric == ACCURACY else self.measured,
             diverged=self.diverged or UNSET,
             cost=cost,
+            sent_bits=self.sent_bits,
         )
 
 

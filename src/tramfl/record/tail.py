@@ -82,7 +82,7 @@ class RowTail:
             self._first = self._first or row
             check_schema(1 if self._first.schema is UNSET else self._first.schema, Path(self._path.name))
             check_rows([self._first, row], Path(self._path.name))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self.trouble = f"{self._path.name}, line {number + 1}, is not a round's row: {error}."
             return None
         except BadInput as error:

@@ -45,8 +45,8 @@ REMAINING = tuple(
     for style in (SOLID, DASHED, DASH_DOT, DOTTED)
     for colour, mark in (("#56B4E9", ("pentagon", "p")), ("#7F7F7F", ("star", "*")))
 )
-COMPUTE, TRANSFER, WAITING, LOST = "#33608C", "#7FA7C9", "#C9CED6", "#B5525C"
-"""Where the time went; ordered by lightness, so that grey print tells them apart."""
+COMPUTE, TRANSFER, WAITING, LOST, OVERHEAD = "#33608C", "#7FA7C9", "#C9CED6", "#B5525C", "#E8D9B5"
+"""Where the time went; the first three are ordered by lightness, so that grey print tells them apart."""
 
 
 def in_order(policies: Iterable[str]) -> list[str]:

@@ -18,6 +18,7 @@ from string import Template
 from typing import Any
 
 import msgspec
+from msgspec import UnsetType
 
 from tramfl.notation import BadInput
 from tramfl.record import write_atomically, writing
@@ -60,6 +61,7 @@ def render(runs: Sequence[Run]) -> str:
         data["plots"] |= {f"{key}-{p.key}": {"views": p.views, "words": p.view_words} for p in shown}
         parts.append(sections.scenario(key, name if len(groups) > 1 else None, group, comparing, inside, chosen))
     if len(runs) == 1:
+        parts.append(sections.audit(runs[0]))
         data["rounds"] = _rounds(runs[0])
         parts.append(_rounds_frame(runs[0]))
     title = next(iter(groups)) if len(groups) == 1 else f"{len(groups)} scenarios"
@@ -81,7 +83,13 @@ def render(runs: Sequence[Run]) -> str:
 def _rounds_frame(run: Run) -> Html:
     seconds = "virtual seconds" if virtual([run]) else "seconds"
     metric = together([capital(run.measure.name)])
-    return Html(Template(_asset("rounds.html")).substitute(seconds=seconds, metric=metric))
+    overhead = '<th scope="col">Overhead</th>' if _has_overhead(run) else ""
+    return Html(Template(_asset("rounds.html")).substitute(seconds=seconds, metric=metric, overhead=overhead))
+
+
+def _has_overhead(run: Run) -> bool:
+    """Whether real sites did the rounds: in virtual time there is none."""
+    return any(row.overhead for row in run.rows)
 
 
 def _rounds(run: Run) -> dict[str, Any]:
@@ -92,15 +100,27 @@ def _rounds(run: Run) -> dict[str, Any]:
     return {
         "round": [row.round for row in rows],
         "at": [round(row.total_seconds, 3) for row in rows],
-        "node": [row.node for row in rows],
+        "node": [row.node if len(row.by_node) <= 1 else f"{len(row.by_node)} nodes" for row in rows],
         "samples": [sum(row.samples) for row in rows],
         "compute": [round(row.compute_seconds, 4) for row in rows],
         "transfer": [round(row.transfer_seconds, 4) for row in rows],
         "idle": [round(row.idle_seconds, 4) for row in rows],
+        "overhead": [round(row.overhead, 4) for row in rows] if _has_overhead(run) else None,
         "variance": [round(row.label_variance) for row in rows],
         "tested": ["" if value is None else measure.value(value) for value in values],
-        "reason": [row.decision.reason + (DIVERGED if row.round in diverged else "") for row in rows],
+        "reason": [
+            row.decision.reason + (DIVERGED if row.round in diverged else "") + _rejected(row.rejected)
+            for row in rows
+        ],
     }
+
+
+def _rejected(nodes: tuple[int, ...] | UnsetType) -> str:
+    """What a round's row says about trainings that were not accepted."""
+    if not nodes:
+        return ""
+    names = ", ".join(f"node {node}" for node in nodes)
+    return f" It was decided again: the training of {names} was not accepted."
 
 
 def _security_policy(script: str, library: bytes) -> str:

@@ -17,8 +17,9 @@ import numpy as np
 from msgspec import UNSET
 
 from tramfl.reporting import series
-from tramfl.reporting.colours import COMPUTE, LOST, TRANSFER, WAITING, Look
+from tramfl.reporting.colours import COMPUTE, LOST, OVERHEAD, TRANSFER, WAITING, Look
 from tramfl.reporting.runs import Run, by_measure, virtual
+from tramfl.reporting.several import keeps_models, last_scores, scores_of, tested_in_words, what_is_tested
 from tramfl.reporting.summary import regret_text, seconds
 
 POINTS = 800
@@ -36,6 +37,7 @@ PARTS = (
     ("Transfer", TRANSFER, "#1B1F24"),
     ("Waiting", WAITING, "#1B1F24"),
     ("Lost to failures", LOST, "#FFFFFF"),
+    ("Overhead", OVERHEAD, "#1B1F24"),
 )
 """Where time goes, with the colour of its bar and of the text upon it."""
 ALWAYS_SHOWN = ("Compute", "Transfer", "Waiting")
@@ -67,12 +69,15 @@ def comparison(runs: Sequence[Run], looks: Looks) -> list[Plot]:
 
 def inside(runs: Sequence[Run], looks: Looks) -> list[Plot]:
     """The figures that look into one run at a time, with a view for each run."""
-    foreseen = [_one_by_one("foreseen", "Predicted and actual times", runs, _foreseen, looks)]
+    foreseen = [
+        _one_by_one("foreseen", "Predicted and actual times", runs, _times_foreseen, looks),
+        _one_by_one("foreseen-loads", "Predicted and actual loads", runs, _loads_foreseen, looks),
+    ]
     return [
         *(foreseen if any(row.actual is not UNSET for run in runs for row in run.rows) else []),
         _one_by_one("usage", "Data usage by node", runs, _node_usage, looks),
         _one_by_one("labels", "Samples per label and their balance", runs, _label_usage, looks),
-        _one_by_one("route", "Route of the model", runs, _route, looks, wide=True),
+        _one_by_one("route", _journey_title(runs), runs, _journey, looks, wide=True),
     ]
 
 
@@ -105,6 +110,7 @@ def _metric(runs: Sequence[Run], looks: Looks, place: int) -> Plot | None:
         + (" Dotted lines are the targets." if targets else "")
         + (" A run that has ended keeps its last value." if any(b.seeds > 1 for b in found.values()) else "")
         + (" Double-click shows the whole time." if cut else "")
+        + (f" Tested: {tested}." if (tested := tested_in_words(runs)) else "")
     )
     hover = "%{y:.1f} % after %{x:.4g} s" if measure.is_accuracy else f"{name} %{{y:.4g}} after %{{x:.4g}} s"
     limits = (0.0, 1.0) if measure.is_accuracy else (-math.inf if least < 0 else 0.0, math.inf)
@@ -219,11 +225,18 @@ def _spent(runs: Sequence[Run]) -> Plot | None:
                 _bars(name, spent, totals, values, shares) | {"marker": {"color": colour}, "textfont": {"color": ink}}
             )
     ends = "; ".join(
-        f"{policy}: {seconds(compute)} s compute, {seconds(transfer)} s transfer, {seconds(waiting)} s waiting"
-        for policy, (compute, transfer, waiting, _) in spent.items()
+        f"{policy}: {seconds(parts.compute)} s compute, {seconds(parts.transfer)} s transfer,"
+        f" {seconds(parts.waiting)} s waiting{_overhead_in_words(parts.overhead)}"
+        for policy, parts in spent.items()
     )
     mean = " Means over seeds." if len(runs) > len(spent) else ""
     return Plot("spent", "Where the time went", f"{ends}.{mean}", [{"data": data, "layout": layout}])
+
+
+def _overhead_in_words(overhead: float) -> str:
+    if not overhead:
+        return ""
+    return f", {seconds(overhead)} s overhead (gathering, deciding, the register and the disk)"
 
 
 def _bars(
@@ -258,41 +271,92 @@ def _one_by_one(
     return Plot(key, title, words[0], list(views), wide, list(words))
 
 
-def _foreseen(run: Run, colour: str) -> tuple[Spec, str]:
-    """Seconds of every round that trained: as predicted, as passed, and their ratio."""
-    step = max(1, len(run.rows) // POINTS)
-    rows = [row for row in run.rows if row.node is not None and row.decision.predicted_seconds > 0]
-    took = [row.compute_seconds + row.transfer_seconds for row in rows]
-    ratios = [actual / row.decision.predicted_seconds for row, actual in zip(rows, took, strict=True)]
-    data: Spec = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": _short([row.decision.predicted_seconds for row in rows][::step]),
-        "y": _short(took[::step]),
-        "customdata": [[row.round, float(f"{ratio:.4g}")] for row, ratio in zip(rows, ratios, strict=True)][::step],
-        "marker": {"size": 5, "color": colour, "opacity": 0.6},
-        "hovertemplate": "round %{customdata[0]}: %{x:.4g} s predicted, %{y:.4g} s passed, ratio %{customdata[1]}"
-        "<extra></extra>",
-    }
-    layout = _layout("Predicted seconds of a round", "Actual seconds", legend=False)
-    layout["xaxis"] |= {"type": "log"}
-    layout["yaxis"] |= {"type": "log"}
-    if rows:
-        ends = [min(took + data["x"]), max(took + data["x"])]
-        layout["shapes"] = [
-            {"type": "line", "x0": ends[0], "y0": ends[0], "x1": ends[1], "y1": ends[1]}
-            | {"line": {"width": 1, "dash": "dot", "color": "#888888"}}
-        ]
-        low, middle, high = np.quantile(ratios, (0.1, 0.5, 0.9)).tolist()
+def _times_foreseen(run: Run, colour: str) -> tuple[Spec, str]:
+    """Seconds of every round that trained: as predicted, and as passed."""
+    found = [
+        (row.round, row.decision.predicted_seconds, row.compute_seconds + row.transfer_seconds)
+        for row in run.rows
+        if row.node is not None and row.decision.predicted_seconds > 0
+    ]
+    layout = _predicted_against_actual("Predicted seconds of a round", "Actual seconds", [found])
+    words = "No round trained."
+    if found:
         words = (
             "A dot is a round that trained; on the dotted line it took as long as predicted. Actual over predicted:"
-            f" {middle:.2f} in the median, {low:.2f} to {high:.2f} in eight of ten rounds."
+            f" {_how_far_off(found)}."
         )
-    else:
-        words = "No round trained."
     if run.summary.regret:
         words += f" The run took {regret_text(run.summary.regret)}."
-    return {"data": [data], "layout": layout}, words
+    return {"data": [_dots("Rounds", colour, found, " s")], "layout": layout}, words
+
+
+def _loads_foreseen(run: Run, colour: str) -> tuple[Spec, str]:
+    """What the node that trained and the link to it had to spare, as predicted and as it was."""
+    compute: list[Foreseen] = []
+    links: list[Foreseen] = []
+    for row in run.rows:
+        if row.node is None or row.actual is UNSET:
+            continue
+        told, was = row.loads.in_full, row.actual.in_full
+        for found, predicted, actual in (
+            (compute, told.flops[row.node], was.flops[row.node]),
+            (links, told.bandwidth[row.node], was.bandwidth[row.node]),
+        ):
+            if predicted and actual:
+                found.append((row.round, predicted, actual))
+    kinds = [(_as_shares(compute), "Compute", COMPUTE), (_as_shares(links), "Links", TRANSFER)]
+    layout = _predicted_against_actual("Predicted load", "Actual load", [found for found, _, _ in kinds], legend=True)
+    data = [_dots(name, of, found) for found, name, of in kinds if found]
+    for dots, symbol in zip(data, ("circle", "x-thin-open"), strict=False):
+        dots["marker"] |= {"symbol": symbol}
+    far = "; ".join(f"{name.lower()} {_how_far_off(found)}" for found, name, _ in kinds if found)
+    words = (
+        "Free compute of the node that trained and the bandwidth to it, as shares of the largest of the run; a load"
+        f" on the dotted line was as predicted. Actual over predicted: {far}."
+    )
+    return {"data": data, "layout": layout}, words if data else "No round trained."
+
+
+Foreseen = tuple[int, float, float]
+"""A round, what was predicted for it, and what it was."""
+
+
+def _as_shares(found: list[Foreseen]) -> list[Foreseen]:
+    largest = max((max(predicted, actual) for _, predicted, actual in found), default=1.0)
+    return [(number, predicted / largest, actual / largest) for number, predicted, actual in found]
+
+
+def _dots(name: str, colour: str, found: list[Foreseen], unit: str = "") -> Spec:
+    found = found[:: max(1, len(found) // POINTS)]
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": name,
+        "x": _short(predicted for _, predicted, _ in found),
+        "y": _short(actual for _, _, actual in found),
+        "customdata": [[number, float(f"{actual / predicted:.4g}")] for number, predicted, actual in found],
+        "marker": {"size": 5, "color": colour, "opacity": 0.6},
+        "hovertemplate": f"round %{{customdata[0]}}: %{{x:.4g}}{unit} predicted, %{{y:.4g}}{unit} actual,"
+        " ratio %{customdata[1]}<extra></extra>",
+    }
+
+
+def _predicted_against_actual(x: str, y: str, kinds: Sequence[list[Foreseen]], *, legend: bool = False) -> Spec:
+    """Two axes alike, and the line on which a prediction was right."""
+    layout = _layout(x, y, legend=legend)
+    layout["xaxis"] |= {"type": "log"}
+    layout["yaxis"] |= {"type": "log"}
+    values = [value for found in kinds for _, *pair in found for value in pair]
+    if values:
+        low, high = min(values), max(values)
+        line = {"width": 1, "dash": "dot", "color": "#888888"}
+        layout["shapes"] = [{"type": "line", "x0": low, "y0": low, "x1": high, "y1": high, "line": line}]
+    return layout
+
+
+def _how_far_off(found: list[Foreseen]) -> str:
+    low, middle, high = np.quantile([actual / predicted for _, predicted, actual in found], (0.1, 0.5, 0.9)).tolist()
+    return f"{middle:.2f} in the median, {low:.2f} to {high:.2f} in eight of ten rounds"
 
 
 def _node_usage(run: Run, colour: str) -> tuple[Spec, str]:
@@ -444,6 +508,56 @@ def _balance_in_words(run: Run, usage: series.LabelUsage) -> str:
         f"By the end each label was used between {final.min():,.0f} and {final.max():,.0f} times. "
         f"The variance over the labels {kept} V = {limit:,.6g}; its greatest value is {greatest:,.0f}."
     )
+
+
+def _journey_title(runs: Sequence[Run]) -> str:
+    several = {keeps_models(run) for run in runs}
+    if several == {True}:
+        return "Every node's model"
+    return "Route of the model" if several == {False} else "Route of the model, or every node's model"
+
+
+def _journey(run: Run, colour: str) -> tuple[Spec, str]:
+    """Where the one model went, or how good each of several models is."""
+    return _every_model(run, colour) if keeps_models(run) and last_scores(run) is not None else _route(run, colour)
+
+
+def _every_model(run: Run, colour: str) -> tuple[Spec, str]:
+    """What each node's model scores over time, their mean and the consensus."""
+    measure = run.measure
+    factor, unit = (100.0, " %") if measure.is_accuracy else (1.0, "")
+    tested = [(row.total_seconds, scores) for row in run.rows if (scores := scores_of(row)) is not None]
+    tested = [tested[at] for at in np.unique(np.linspace(0, len(tested) - 1, min(len(tested), POINTS)).astype(int))]
+    seconds_ = _short(at for at, _ in tested)
+
+    def line(name: str, values: Sequence[float | None], **style: Any) -> Spec:
+        shown = [None if value is None else float(f"{factor * value:.5g}") for value in values]
+        hover = f"{name}: %{{y:.4g}}{unit} after %{{x:.4g}} s<extra></extra>"
+        drawn = {"type": "scatter", "mode": "lines", "name": name, "x": seconds_, "y": shown, "hovertemplate": hover}
+        return drawn | {"line": {"color": colour, "shape": "hv"} | style}
+
+    count = len(tested[0][1].nodes)
+    data = [
+        line(f"node {node}", [scores.nodes[node] for _, scores in tested], width=1)
+        | {"opacity": 0.35, "showlegend": False}
+        for node in range(count)
+    ]
+    if count:
+        data.append(line("mean over nodes", [scores.mean for _, scores in tested], width=2.5))
+    if any(scores.consensus is not None for _, scores in tested):
+        data.append(line("consensus", [scores.consensus for _, scores in tested], width=2, dash="dot"))
+    layout = _layout(_time_axis([run]), f"Test {_shown(measure.name)}", from_zero="x")
+    if measure.is_accuracy:
+        layout["yaxis"] |= {"ticksuffix": unit, "range": [0, 102]}
+    last = tested[-1][1]
+    nodes = (
+        f"At the end the nodes' models are at {measure.value(last.mean)} on average, the worst at"
+        f" {measure.value(last.worst)}. "
+        if last.mean is not None and last.worst is not None
+        else "Nodes keep no model between rounds. "
+    )
+    agreed = f"The consensus is at {measure.value(last.consensus)}. " if last.consensus is not None else ""
+    return {"data": data, "layout": layout}, f"{nodes}{agreed}Targets are of {what_is_tested(run)}."
 
 
 def _route(run: Run, colour: str) -> tuple[Spec, str]:

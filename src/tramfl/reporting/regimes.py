@@ -17,7 +17,7 @@ Ratios = dict[tuple[str, str], Interval]
 """By scenario and policy."""
 
 T_95 = (math.nan, math.nan, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
-"""Student's t for so many seeds; 2 is near enough for more."""
+"""Student's t by the number of seeds; 2 is near enough for more."""
 
 
 def time_ratios(runs: Sequence[Run], policies: Sequence[str]) -> Ratios:

@@ -12,16 +12,20 @@ import msgspec
 from msgspec.structs import replace
 
 from tramfl.config import Scenario
+from tramfl.methods import method_named
 from tramfl.notation import BadInput, ModelCost
 from tramfl.record import (
+    AUDIT_FILE,
     CONFIG_FILE,
     ROUNDS_FILE,
+    AuditEntry,
     Resolved,
     Row,
     RunFolder,
     Summary,
     check_rows,
     lineage,
+    read_audit,
     read_rows,
     runs_inside,
     summary_of,
@@ -40,10 +44,12 @@ class Run:
     settings: Scenario
     resolved: Resolved
     rows: tuple[Row, ...]
-    """The rounds that count, each later than the one before."""
+    """The rounds that count, each later than the one before, without their candidates."""
     summary: Summary
     undone_rounds: int = 0
     """Rounds whose work was lost with its node and done again in a later epoch."""
+    audit: tuple[AuditEntry, ...] = ()
+    """What became of rounds that do not count, where the run's folder has its audit trail."""
 
     @property
     def scenario(self) -> str:
@@ -114,11 +120,17 @@ def load_run(folder: Path) -> Run:
             raise BadInput(f"{folder}: there is no such folder.")
         raise BadInput(f"{folder} is not a run: it lacks {CONFIG_FILE} or {ROUNDS_FILE}, which `tramfl run` writes.")
     settings, resolved = found.scenario_to_show(), found.resolved()
-    written = list(read_rows(found.rounds))
+    written = [_lean(row) for row in read_rows(found.rounds)]
     check_rows(written, found.rounds)
     rows = lineage(written)
     summary = found.summary() or _summary_so_far(rows, settings, resolved)
-    return Run(found.path, settings, resolved, rows, summary, len(written) - len(rows))
+    audit = tuple(entry for entry in read_audit(found.path / AUDIT_FILE) if entry.counts_not)
+    return Run(found.path, settings, resolved, rows, summary, len(written) - len(rows), audit)
+
+
+def _lean(row: Row) -> Row:
+    """The row without its candidates: no report shows them, and they are most of what a row takes in memory."""
+    return replace(row, decision=replace(row.decision, candidates=()))
 
 
 def load_runs(folders: Iterable[Path]) -> list[Run]:
@@ -213,15 +225,26 @@ def diverged_text(rounds: Sequence[int]) -> str:
 
 
 def settings_of(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """Every setting but policy and seed, by its dotted key, with the different values the runs have."""
+    """Every setting but method and seed, by its dotted key, with the different values the runs have."""
+    own = {"name", "policy", "method", "seed"}.union(*(_set_by_method(run.settings) for run in runs))
     keys: dict[str, list[str]] = {}
     for run in runs:
         for key, value in _flat(msgspec.to_builtins(run.settings)):
-            if key not in ("name", "policy", "seed") and value is not None:
+            if key not in own and value is not None:
                 values = keys.setdefault(key, [])
                 if (text := _as_text(value)) not in values:
                     values.append(text)
     return keys
+
+
+def _set_by_method(scenario: Scenario) -> Iterable[str]:
+    """The keys that belong to a run's method; none where the method is not installed here."""
+    if scenario.method is None:
+        return ()
+    try:
+        return method_named(scenario.method).settings
+    except BadInput:
+        return ()
 
 
 def _is_unfinished(run: Run) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Sequence
 
 from tramfl.record import Summary
@@ -11,6 +12,13 @@ from tramfl.reporting.markup import Html, element, table, together
 from tramfl.reporting.measures import Measure, Target, capital, in_order_of_difficulty
 from tramfl.reporting.plots import MANY_NODES, Plot, held_map
 from tramfl.reporting.runs import Run, by_scenario, doubts, settings_of, virtual
+from tramfl.reporting.several import (
+    last_scores,
+    mean_sent_gigabits,
+    shared_in_words,
+    tested_in_words,
+    what_is_tested,
+)
 from tramfl.reporting.summary import (
     NOT_REACHED,
     Difference,
@@ -24,6 +32,9 @@ from tramfl.reporting.summary import (
 from tramfl.reporting.verdict import verdict
 
 Looks = dict[str, Look]
+
+MOST_AUDIT = 20
+"""Entries of the audit trail that the page shows."""
 
 
 def header(title: str, runs: Sequence[Run]) -> Html:
@@ -62,7 +73,7 @@ def scenario(
     several, level = len(runs) > 1, "h2" if name is None else "h3"
     sections: list[tuple[str, list[Html]]] = [
         ("Time to target", [_target_table(runs, looks), _difference_table(runs, looks)]),
-        ("What each policy did" if several else "In numbers", [_totals(runs, looks)]),
+        ("What each policy did" if several else "In numbers", [_totals(runs, looks), _models(runs, looks)]),
         ("How it went", [_mode_choice(key, runs), _figures(key, comparing, level)]),
         (
             "Inside one run" if several else "Inside the run",
@@ -193,12 +204,38 @@ def _totals(runs: Sequence[Run], looks: Looks) -> Html:
     for policy in in_order(run.policy for run in runs):
         group = [run for run in runs if run.policy == policy]
         totals = [text([run.summary for run in group]) for _, text in TOTALS]
-        rows.append([_policy(policy, looks), *totals, *(_last_measured(group, measure) for measure in measures)])
+        sent = f"{mean_sent_gigabits(group):,.4g}"
+        rows.append(
+            [_policy(policy, looks), *totals, sent, *(_last_measured(group, measure) for measure in measures)]
+        )
     limits = ", ".join(f"{limit:,.6g}" for limit in sorted({run.settings.variance_limit for run in runs}))
     means = "Means over seeds; the variance is the largest of any seed. " if len(runs) > len(rows) else ""
     caption = f"Totals of the whole run. {means}The limit V on the variance is {limits}."
-    headings = ["Policy", *(heading for heading, _ in TOTALS), *(f"Last {measure.name}" for measure in measures)]
+    last = [f"Last {measure.name}" for measure in measures]
+    headings = ["Policy", *(heading for heading, _ in TOTALS), "Sent (Gbit)", *last]
     return table(caption, headings, rows, class_="numbers")
+
+
+def _models(runs: Sequence[Run], looks: Looks) -> Html:
+    """How good the nodes' models are at the end, where every node keeps one."""
+    rows: list[list[str | Html]] = []
+    for policy in in_order(run.policy for run in runs):
+        group = [run for run in runs if run.policy == policy]
+        found = [(run.measure, scores) for run in group if (scores := last_scores(run)) is not None]
+        if not found:
+            continue
+        cells = []
+        for part in ("mean", "worst", "consensus"):
+            values = [value for _, scores in found if (value := getattr(scores, part)) is not None]
+            cells.append(found[0][0].value(statistics.fmean(values)) if values else "none")
+        rows.append([_policy(policy, looks), *cells, what_is_tested(group[0])])
+    if not rows:
+        return Html()
+    caption = (
+        "As measured last, where every node keeps a model: over the nodes' models, and of the consensus, which is the"
+        " server's model, or the mean of all models, taken for the test alone."
+    )
+    return table(caption, ["Policy", "Mean", "Worst node", "Consensus", "Targets are of"], rows, class_="numbers")
 
 
 def _rate(group: Sequence[Summary]) -> str:
@@ -284,9 +321,9 @@ def _node_list(run: Run, *, alone: bool) -> Html:
     """The nodes as a list: what each holds, and what it did where the page is about this run alone."""
     rounds, samples = [0] * run.nodes, [0] * run.nodes
     for row in run.rows if alone else ():
-        if row.node is not None:
-            rounds[row.node] += 1
-            samples[row.node] += sum(row.samples)
+        for trained in row.by_node:
+            rounds[trained.node] += 1
+            samples[trained.node] += sum(trained.samples)
     rows: list[list[str | Html]] = []
     for node, held in enumerate(run.held):
         did = [f"{rounds[node]:,}", f"{samples[node]:,}"] if alone else []
@@ -294,6 +331,31 @@ def _node_list(run: Run, *, alone: bool) -> Html:
     headings = ["Node", "Samples held", "Labels held", *(["Rounds trained", "Samples trained"] if alone else [])]
     caption = "Every node. A click on a heading sorts the list."
     return element("div", table(caption, headings, rows, class_="numbers sortable"), class_="tall")
+
+
+def audit(run: Run) -> Html:
+    """The newest entries of the audit trail about rounds that do not count; nothing where there are none."""
+    if not run.audit:
+        return Html()
+    shown = run.audit[-MOST_AUDIT:]
+    rows = [
+        [
+            time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(entry.at)),
+            f"{entry.round:,}",
+            entry.what,
+            entry.author or "?",
+            entry.digest[:12],
+            (entry.parent or "?")[:12],
+            entry.reason,
+        ]
+        for entry in reversed(shown)
+    ]
+    caption = (
+        f"The newest {len(shown):,} of {len(run.audit):,} entries about rounds that were dropped, rolled back or not"
+        " accepted. audit.jsonl in the run's folder has them all, and which site made which weights."
+    )
+    headings = ["UTC", "Round", "What", "Trained at", "Weights", "From", "Why"]
+    return element("section", element("h2", "Audit trail"), table(caption, headings, rows), id="audit")
 
 
 def what_was_run(runs: Sequence[Run]) -> Html:
@@ -331,6 +393,8 @@ def _essentials(runs: Sequence[Run], settings: dict[str, list[str]]) -> list[Htm
         "Data set": settings.get("dataset", []),
         "Layout": settings.get("partition.layout", []),
         "Policies": in_order(run.policy for run in runs),
+        "Tested": [words] if (words := tested_in_words(runs)) else [],
+        "Shared": shared_in_words(runs),
         "Seeds": [str(seed) for seed in sorted({run.seed for run in runs})],
         "Targets": [str(aim) for aim in in_order_of_difficulty(aims)],
         "Model": sorted(costs),

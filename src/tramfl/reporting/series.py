@@ -9,10 +9,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from tramfl.notation import Reals
+from tramfl.record import Row
 from tramfl.reporting.colours import in_order
 from tramfl.reporting.intervals import t_quantile
 from tramfl.reporting.runs import Run
@@ -128,20 +130,29 @@ def useful_rounds(runs: Sequence[Run]) -> float | None:
     return 1.25 * ends[cut - 1] if cut < len(ends) else None
 
 
-def seconds_spent(runs: Sequence[Run]) -> dict[str, tuple[float, float, float, float]]:
-    """Mean seconds per policy: compute, transfer, waiting, and lost on attempts that failed."""
-    spent: dict[str, tuple[float, float, float, float]] = {}
+class Spent(NamedTuple):
+    """Seconds of a run, by what they were spent on."""
+
+    compute: float
+    transfer: float
+    waiting: float
+    lost: float
+    """On attempts that failed."""
+    overhead: float
+    """Gathering, deciding, the register and the disk, at real sites."""
+
+
+def seconds_spent(runs: Sequence[Run]) -> dict[str, Spent]:
+    """Mean seconds per policy."""
+    spent: dict[str, Spent] = {}
     for policy in in_order(run.policy for run in runs):
-        rows = [
-            np.array([(r.compute_seconds, r.transfer_seconds, r.idle_seconds, r.lost_seconds) for r in run.rows]).sum(
-                axis=0
-            )
-            for run in runs
-            if run.policy == policy
-        ]
-        compute, transfer, waiting, lost = np.mean(rows, axis=0).tolist()
-        spent[policy] = (compute, transfer, waiting, lost)
+        rows = [np.array([_spent_in(r) for r in run.rows]).sum(axis=0) for run in runs if run.policy == policy]
+        spent[policy] = Spent(*np.mean(rows, axis=0).tolist())
     return spent
+
+
+def _spent_in(row: Row) -> Spent:
+    return Spent(row.compute_seconds, row.transfer_seconds, row.idle_seconds, row.lost_seconds, row.overhead)
 
 
 def node_usage(run: Run, columns: int) -> NodeUsage:
@@ -150,8 +161,8 @@ def node_usage(run: Run, columns: int) -> NodeUsage:
     samples = np.zeros((run.nodes, len(edges) - 1))
     for group, (begin, end) in enumerate(pairwise(edges.tolist())):
         for row in run.rows[begin:end]:
-            if row.node is not None:
-                samples[row.node, group] += sum(row.samples)
+            for trained in row.by_node:
+                samples[trained.node, group] += sum(trained.samples)
     rounds = np.array([row.round for row in run.rows], dtype=np.float64)
     return NodeUsage(rounds[edges[:-1]], rounds[edges[1:] - 1], samples)
 

@@ -28,8 +28,21 @@ OURS = "load-aware"
 Kind = Literal["first", "held"]
 
 
+class _OfTarget:
+    """What is about one target of one metric."""
+
+    target: float
+    metric: str
+    lower: bool
+
+    @property
+    def aim(self) -> Target:
+        """The target with its metric."""
+        return Target(Measure(self.metric, self.lower), self.target)
+
+
 @dataclass(frozen=True)
-class TargetTime:
+class TargetTime(_OfTarget):
     """How long one policy took to one target, over the seeds it was run with."""
 
     scenario: str
@@ -52,18 +65,13 @@ class TargetTime:
     """... and whether lower values of it are better."""
 
     @property
-    def aim(self) -> Target:
-        """The target with its metric."""
-        return Target(Measure(self.metric, self.lower), self.target)
-
-    @property
     def always(self) -> bool:
         """Whether every seed reached the target."""
         return 0 < self.reached == self.seeds
 
 
 @dataclass(frozen=True)
-class Difference:
+class Difference(_OfTarget):
     """How much later than the reference a policy reached a target, seed by seed."""
 
     scenario: str
@@ -78,11 +86,6 @@ class Difference:
     kind: Kind = "first"
     metric: str = ACCURACY
     lower: bool = False
-
-    @property
-    def aim(self) -> Target:
-        """The target with its metric."""
-        return Target(Measure(self.metric, self.lower), self.target)
 
     @property
     def clear(self) -> bool:

@@ -17,7 +17,7 @@ from benchmarks.pages import FLAGS
 from tests.conftest import PATIENCE, Process, ended, wait_for_rows
 from tests.reporting.dashboard.conftest import LOST, Watch, append, rows_of, watching, with_takeover, write_rows
 from tests.system_parts import require
-from tramfl.record import ROUNDS_FILE, Now, Row, RowLoads, SiteNow
+from tramfl.record import ROUNDS_FILE, Now, Regret, Row, RowLoads, RunFolder, SiteNow
 from tramfl.reporting import load_run, write_page
 from tramfl.reporting.dashboard import FolderSource
 
@@ -245,6 +245,30 @@ SENDING = """[
     document.querySelector('[role=progressbar]').getAttribute('aria-valuenow'),
 ]"""
 TRAM = "document.querySelector('.tram').getAttribute('transform')"
+
+
+def test_predicted_and_actual_loads_times_and_the_regret_are_shown(
+    make_run: MakeRun, watch: Watch, tab: Window
+) -> None:
+    folder = make_run(rounds=6)
+    rows = rows_of(folder)
+    number, row = next((i, row) for i, row in enumerate(rows) if row.node not in (None, row.holder))
+    nodes = len(row.loads.flops)
+    actual = RowLoads((3e12,) * nodes, (4e6,) * nodes)
+    rows[number] = replace(row, actual=actual, compute_seconds=row.compute_seconds + 5.0)
+    write_rows(folder, rows)
+    files = RunFolder(folder)
+    summary = files.summary()
+    assert summary is not None
+    files.conclude(replace(summary, regret=Regret(2.0, 1.5)))
+    window = tab().open(watch(folder).url)
+    window.until(f"tramfl.state().rows === {len(rows)}")
+    [entry] = window.page.locator(f"#log li[data-index='{number}'] small").all_inner_texts()
+    assert re.search(r"took [\d.]+ s, predicted [\d.]+ m?s · compute 3.00 TFLOPS, predicted [\d.]+ .?FLOPS", entry)
+    assert re.search(r"link 4.00 Mbit/s, predicted [\d.]+ .?bit/s", entry)
+    others = window.page.locator("#log li small").all_inner_texts()
+    assert not any("compute" in text for text in others if text != entry)
+    assert "regret: 2.00 s longer than with loads known exactly" in window.text("#facts")
 
 
 def test_the_tram_glides_from_site_to_site_while_the_model_is_sent(

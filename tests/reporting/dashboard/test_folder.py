@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tests.reporting.dashboard.conftest import append, rows_of, write_rows
 from tramfl.notation import BadInput
-from tramfl.record import CONFIG_FILE, ROUNDS_FILE, SUMMARY_FILE
+from tramfl.record import CONFIG_FILE, ROUNDS_FILE, SUMMARY_FILE, RunFolder
 from tramfl.record.tail import MOST_ROWS
 from tramfl.reporting.dashboard import FolderSource
 
@@ -147,6 +147,16 @@ def test_an_old_summary_does_not_end_a_run_that_was_taken_up_again(make_run: Mak
     append(folder, [replace(rows[-1], round=4)])
     assert len(all_rows(source)) == 4
     assert source.now().status == "running"
+
+
+def test_a_run_that_could_not_go_on_is_shown_with_the_reason(make_run: MakeRun) -> None:
+    folder = make_run(rounds=20)
+    files = RunFolder(folder)
+    summary = files.summary()
+    assert summary is not None
+    files.conclude(replace(summary, status="stopped", stopped_because="every S* is 0."))
+    now = FolderSource(folder).now()
+    assert (now.status, now.message) == ("stopped", "The run was stopped: every S* is 0.")
 
 
 def test_real_time_is_told(make_run: MakeRun) -> None:

@@ -7,6 +7,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import pytest
 
 from tests.reporting.dashboard.conftest import Watch, append, rows_of, watching, write_rows
 from tramfl.notation import BadInput
-from tramfl.reporting.dashboard import Dashboard, FolderSource
+from tramfl.reporting.dashboard import Dashboard, FolderSource, server
 from tramfl.reporting.dashboard.server import MOST_CONNECTIONS
 
 MakeRun = Callable[..., Path]
@@ -185,3 +186,30 @@ def test_a_port_can_be_taken_again_at_once(make_run: MakeRun) -> None:
 def test_an_address_that_is_not_here_is_refused(make_run: MakeRun, host: str, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         Dashboard(FolderSource(make_run(rounds=1)), host=host)
+
+
+def test_clients_that_never_finish_a_request_make_room_for_others(
+    make_run: MakeRun, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.5)
+    dashboard = watch(make_run(rounds=1))
+    crowd = [socket.create_connection(("127.0.0.1", dashboard.port), timeout=60) for _ in range(MOST_CONNECTIONS)]
+    ended = threading.Event()
+
+    def trickle() -> None:
+        with suppress(OSError):
+            crowd[0].sendall(b"GET / HTTP/1.1\r\n")
+            while not ended.wait(0.05):
+                crowd[0].sendall(b"X: y\r\n")
+
+    slow = threading.Thread(target=trickle)
+    slow.start()
+    for each in crowd[1:]:
+        assert each.recv(1) == b""
+    with suppress(ConnectionResetError):
+        assert crowd[0].recv(1) == b""
+    ended.set()
+    slow.join()
+    for each in crowd:
+        each.close()
+    assert ask(dashboard).status == 200

@@ -38,6 +38,7 @@
     cell(digits(rounds.compute[i], 3));
     cell(digits(rounds.transfer[i], 3));
     cell(digits(rounds.idle[i], 3));
+    if (rounds.overhead) cell(digits(rounds.overhead[i], 3));
     cell(digits(rounds.variance[i], 0));
     cell(rounds.tested[i]);
     cell(rounds.reason[i], "td", "text");

@@ -13,7 +13,8 @@ from msgspec import Struct
 
 from tramfl.config import Scenario
 from tramfl.notation import BadInput
-from tramfl.record import CONFIG_FILE, Now, Resolved, Row, RowTail, RunFolder, RunState, SiteNow, runs_inside
+from tramfl.record import CONFIG_FILE, Now, Resolved, Row, RowTail, RunFolder, RunState, SiteNow, Summary, runs_inside
+from tramfl.reporting.summary import regret_text
 
 FRESH_SECONDS = 10.0
 """A file changed less long ago is taken for one that somebody is writing, where locks do not tell."""
@@ -47,18 +48,19 @@ class FolderSource:
         if self._known is None:
             return Now(run=self._name(), title=self._folder.name, status="preparing")
         settings, resolved = self._known.settings, self._known.resolved
+        summary = self._summary()
         names = [f"node {i}" for i in range(len(resolved.held))]
         if len(resolved.sites) == len(names):
             names = list(resolved.sites)
         return Now(
             run=self._name(),
             title=settings.name,
-            policy=settings.policy,
+            policy=settings.method_name,
             seed=settings.seed,
-            status=self._status(),
+            status=self._status(summary),
             clock=resolved.clock,
             sites=tuple(SiteNow(name=name, held=held) for name, held in zip(names, resolved.held, strict=True)),
-            message=self._tail.trouble or self._trouble,
+            message=self._tail.trouble or self._trouble or _why_stopped(summary),
             labels=tuple(str(label) for label in resolved.labels),
             variance_limit=settings.variance_limit,
             targets=settings.budget.targets,
@@ -66,6 +68,7 @@ class FolderSource:
             lower_is_better=settings.budget.lower_is_better,
             model_bits=resolved.cost.model_bits if resolved.cost else settings.cost.model_bits,
             rounds_planned=settings.budget.rounds,
+            regret=regret_text(summary.regret) if summary and summary.regret else "",
         )
 
     def rows(self, after: int) -> Sequence[Row]:
@@ -105,18 +108,28 @@ class FolderSource:
         parts = (os.path.realpath(self._folder), self._known.stamp if self._known else 0, *self._tail.identity)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
-    def _status(self) -> RunState:
+    def _summary(self) -> Summary | None:
+        """What the run came to, once it has ended."""
+        with suppress(BadInput):
+            summary = None if self._files.locked else self._files.summary()
+            # A run that was taken up again leaves the old summary in place until it ends.
+            return summary if summary and summary.rounds >= self._tail.count else None
+        return None
+
+    def _status(self, summary: Summary | None) -> RunState:
         if self._files.locked:
             return "running"
-        with suppress(BadInput):
-            summary = self._files.summary()
-            # A run that was taken up again leaves the old summary in place until it ends.
-            if summary is not None and summary.rounds >= self._tail.count:
-                return "finished" if summary.status == "finished" else "interrupted"
+        if summary is not None:
+            states: dict[str, RunState] = {"finished": "finished", "stopped": "stopped"}
+            return states.get(summary.status, "interrupted")
         with suppress(OSError):
             if time.time() - self._files.rounds.stat().st_mtime < FRESH_SECONDS:
                 return "running"
         return "stopped"
+
+
+def _why_stopped(summary: Summary | None) -> str:
+    return f"The run was stopped: {summary.stopped_because}" if summary and summary.stopped_because else ""
 
 
 def _stamp(path: Path) -> Stamp:

@@ -10,7 +10,7 @@ from string import Template
 
 import msgspec
 
-from tramfl.reporting.colours import COMPUTE, LOST, TRANSFER, WAITING
+from tramfl.reporting.colours import COMPUTE, LOST, OVERHEAD, TRANSFER, WAITING
 
 SCRIPTS = ("run.js", "scene.js", "map.js", "charts.js", "log.js", "player.js", "watch.js")
 """In this order: each uses only those before it."""
@@ -31,7 +31,8 @@ def page() -> tuple[bytes, str]:
 
 def _parts() -> str:
     """Where time goes, in the colours of reports and figures."""
-    return msgspec.json.encode({"training": COMPUTE, "sending": TRANSFER, "waiting": WAITING, "lost": LOST}).decode()
+    parts = {"training": COMPUTE, "sending": TRANSFER, "waiting": WAITING, "lost": LOST, "overhead": OVERHEAD}
+    return msgspec.json.encode(parts).decode()
 
 
 def _digest(code: str) -> str:

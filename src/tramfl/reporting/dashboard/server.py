@@ -1,7 +1,7 @@
 """Serves the live view: one page and one stream of changes, read-only.
 
-Who may look: on a loopback address whoever asks for that very address (a page of another name that points here is
-refused); on any other address, or where a token is set, whoever shows the token.
+Who may look: on a loopback address, a browser that asks for that very address (a page of another name that points
+here is refused); on any other address, or where a token is set, a browser that shows the token.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import socket
 import socketserver
 import sys
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -29,6 +31,8 @@ from tramfl.reporting.dashboard.source import Source
 LOOPBACK = "127.0.0.1"
 PATIENCE_SECONDS = 15.0
 """How long a watcher waits for news before it is told that there is none."""
+REQUEST_SECONDS = 10.0
+"""A client that has not sent a whole request after this long is disconnected, however it trickles."""
 MOST_CONNECTIONS = 64
 SHORTEST_TOKEN = 8
 SMALL = 2048
@@ -49,7 +53,7 @@ class Dashboard:
 
     def __init__(self, source: Source, host: str = LOOPBACK, port: int = 0, token: str | None = None) -> None:
         if token is not None and len(token) < SHORTEST_TOKEN:
-            raise BadInput(f"A token needs at least {SHORTEST_TOKEN} characters; leave --token out to get one.")
+            raise BadInput(f"A token needs at least {SHORTEST_TOKEN} characters; leave --token-file out to get one.")
         self.token = token if token is not None or is_loopback(host) else secrets.token_urlsafe(16)
         self._host = host
         self._feed = Feed(source)
@@ -113,6 +117,7 @@ class _Server(ThreadingHTTPServer):
         self.address_family = family
         self.feed, self.token = feed, token
         self._room = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self._asking: dict[socket.socket, float] = {}
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
@@ -129,6 +134,22 @@ class _Server(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             self._room.release()
+
+    def awaits_request(self, connection: socket.socket) -> None:
+        """A client is connected, and its next request has a deadline."""
+        self._asking[connection] = time.monotonic() + REQUEST_SECONDS
+
+    def has_request(self, connection: socket.socket) -> None:
+        """The request has come whole, or the connection is over."""
+        self._asking.pop(connection, None)
+
+    def service_actions(self) -> None:
+        """Called a few times a second: disconnect clients that are past their deadline."""
+        now = time.monotonic()
+        for connection in [c for c, deadline in list(self._asking.items()) if deadline < now]:
+            self.has_request(connection)
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)  # its thread reads the end
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A watcher that leaves in the middle of an answer is no error."""
@@ -156,8 +177,22 @@ class _Handler(BaseHTTPRequestHandler):
 
     server: _Server
     protocol_version = "HTTP/1.1"
-    timeout = 60
-    """Seconds a connection may be silent."""
+    timeout = 2 * PATIENCE_SECONDS
+    """Seconds within which a client must take an answer."""
+
+    def handle_one_request(self) -> None:
+        """Read and answer one request, which must come whole within its deadline."""
+        self.server.awaits_request(self.connection)
+        try:
+            super().handle_one_request()
+        finally:
+            self.server.has_request(self.connection)
+
+    def parse_request(self) -> bool:
+        """The first line is here: read the headers."""
+        whole = super().parse_request()
+        self.server.has_request(self.connection)
+        return whole
 
     def do_GET(self) -> None:
         """The page, or what has changed."""

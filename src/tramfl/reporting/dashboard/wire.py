@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from tramfl.config import ACCURACY
-from tramfl.record import Row
+from tramfl.record import ModelScores, Row
+
+
+class WireModels(Struct, frozen=True, array_like=True):
+    """A round in which several nodes may train, each its own model."""
+
+    trained: tuple[tuple[int, int], ...]
+    """Who trained how many samples."""
+    sent: tuple[tuple[int, int], ...]
+    """From where to where; a number past the last node's is the server beside them."""
+    scores: tuple[float | None, ...]
+    """Of each node's model, where the round was tested."""
+    worst: float | None
+    consensus: float | None
 
 
 class WireRow(Struct, frozen=True, array_like=True):
@@ -32,8 +45,14 @@ class WireRow(Struct, frozen=True, array_like=True):
     reason: str
     predicted: float
     """What the decision predicted for the whole round."""
-    diverged: bool = False
+    diverged: bool
     """Whether the loss of the round's training was not a finite number."""
+    actual: tuple[float | None, float | None] | None
+    """Free compute of the node that trained and the bandwidth to it, where the decision had other figures."""
+    models: WireModels | None
+    """Where every node keeps a model; null where one model travels."""
+    overhead: float
+    """What gathering, deciding, the register and the disk took at real sites."""
 
 
 def wire_row(row: Row, metric: str = ACCURACY) -> WireRow:
@@ -60,7 +79,26 @@ def wire_row(row: Row, metric: str = ACCURACY) -> WireRow:
         reason=row.decision.reason,
         predicted=_six(row.decision.predicted_seconds),
         diverged=row.diverged is True,
+        actual=_actual(row),
+        models=_models(row),
+        overhead=_six(row.overhead),
     )
+
+
+def _models(row: Row) -> WireModels | None:
+    if row.trained is UNSET:
+        return None
+    trained = tuple((each.node, sum(each.samples)) for each in row.trained)
+    sent = () if row.sent is UNSET else tuple((each.source, each.target) for each in row.sent)
+    scores = ModelScores(headline="nodes") if row.models is UNSET else row.models
+    return WireModels(trained, sent, tuple(map(_three, scores.nodes)), _three(scores.worst), _three(scores.consensus))
+
+
+def _actual(row: Row) -> tuple[float | None, float | None] | None:
+    if row.node is None or row.actual is UNSET:
+        return None
+    actual = row.actual.in_full
+    return _three(actual.flops[row.node]), _three(actual.bandwidth[row.node])
 
 
 def _six(value: float) -> float:

@@ -117,10 +117,11 @@ class LineChart extends Sheet {
       c.fillText(text(y), left - 5, py(y));
     }
     c.textBaseline = "top";
+    const last = xs.at(-1), [times, name] = unit !== "s" ? [1, ""] : last >= 0.1 ? [1, " s"] : last >= 1e-4 ? [1e3, " ms"] : [1e6, " µs"];
     for (const x of xs) {
       if (unit === "round" && !Number.isInteger(x)) continue;
       c.textAlign = px(x) > right - 16 ? "right" : px(x) < left + 8 ? "left" : "center";
-      c.fillText(short(x) + (unit === "s" && x === xs.at(-1) ? " s" : ""), px(x), bottom + 5);
+      c.fillText(short(x * times) + (x === last ? name : ""), px(x), bottom + 5);
     }
   }
   // The rounds before `done`, by stretches; the stretch it falls into is drawn round by round.

@@ -1,10 +1,13 @@
 // ---- log.js: the newest decisions, a window of them at a time -------------------------------------------------------
 const WINDOW = 40;
 
-// What the round took and what was predicted for it, where these differ.
+// What the round took, the loads of the node that trained, and what was predicted of each, where these differ.
 function foreseen(row) {
-  const same = Math.abs(row.predicted - row.duration) <= 0.005 * row.duration;
-  return same ? "" : ` · took ${seconds(row.duration)}, predicted ${seconds(row.predicted)}`;
+  const [flops, bandwidth] = row.actual ?? [null, null];
+  const parts = [["took", row.duration, row.predicted, seconds], ["compute", flops, row.flops[row.node], flopsText],
+    ["link", bandwidth, row.bandwidth[row.node], linkText]];
+  return parts.filter(([, actual, predicted]) => actual && predicted && Math.abs(predicted - actual) > 0.005 * actual)
+    .map(([what, actual, predicted, text]) => ` · ${what} ${text(actual)}, predicted ${text(predicted)}`).join("");
 }
 
 class Log {

@@ -73,9 +73,10 @@ class TramMap {
     this.ties = svg("path", { class: "ties" });
     this.sites = this.stops.map((stop, i) => (this.tiled ? this.tileOf(run, stop, i) : this.stopOf(run, stop, i)));
     this.tram = this.tramOf();
+    this.fleet = svg("g"); // the models of runs in which every node keeps one
     const sites = this.sites.map((site) => site.group);
-    if (this.tiled) this.svg.append(...sites, this.rail, this.ties, this.tram);
-    else this.svg.append(...this.links, this.rail, this.ties, ...sites, this.tram);
+    if (this.tiled) this.svg.append(...sites, this.rail, this.ties, this.tram, this.fleet);
+    else this.svg.append(...this.links, this.rail, this.ties, ...sites, this.tram, this.fleet);
     this.place.replaceChildren(this.svg);
     this.place.parentElement.classList.toggle("tiled", this.tiled);
   }
@@ -85,18 +86,20 @@ class TramMap {
       for (let j = i + 1; j < count; j++) if (count <= 12 || j === i + 1 || (i === 0 && j === count - 1)) pairs.push(this.path(i, j));
     return svg("path", { class: "track", d: pairs.join("") });
   }
+  // A server beside the sites stands in their middle.
+  stop(i) { return this.stops[i] ?? this.middle; }
   // From one stop to another, bent towards the middle.
   bend(i, j) {
-    const [a, b] = [this.stops[i], this.stops[j]];
+    const [a, b] = [this.stop(i), this.stop(j)];
     const mid = { x: (a.x + b.x) / 2, y: (a.y + b.y) / 2 };
     return { x: mid.x + 0.35 * (this.middle.x - mid.x), y: mid.y + 0.35 * (this.middle.y - mid.y) };
   }
   path(i, j) {
-    const [a, b, bend] = [this.stops[i], this.stops[j], this.bend(i, j)];
+    const [a, b, bend] = [this.stop(i), this.stop(j), this.bend(i, j)];
     return `M${a.x.toFixed(1)} ${a.y.toFixed(1)}Q${bend.x.toFixed(1)} ${bend.y.toFixed(1)} ${b.x.toFixed(1)} ${b.y.toFixed(1)}`;
   }
   along(i, j, share) {
-    const [a, b, bend] = [this.stops[i], this.stops[j], this.bend(i, j)], rest = 1 - share;
+    const [a, b, bend] = [this.stop(i), this.stop(j), this.bend(i, j)], rest = 1 - share;
     const mix = (axis) => rest * rest * a[axis] + 2 * rest * share * bend[axis] + share * share * b[axis];
     return { x: mix("x"), y: mix("y") };
   }
@@ -151,12 +154,13 @@ class TramMap {
     this.build(run);
     if (!this.svg) return;
     this.drawTram(scene, still);
+    this.drawFleet(scene, still);
     const key = [scene.row?.index, scene.phase, scene.from, scene.to, scene.holder, scene.flops, scene.bandwidth, scene.alive, scene.doing].join("|");
     if (key === this.shown) return;
     this.shown = key;
     this.drawLinks(run, scene);
     this.sites.forEach((site, i) => {
-      const dead = !scene.alive[i], busy = i === scene.to || i === scene.from;
+      const dead = !scene.alive[i], busy = i === scene.to || i === scene.from || (scene.trams && ["training", "exchanging"].includes(scene.doing[i]));
       site.group.setAttribute("class", dead ? "dead" : busy ? `busy ${scene.phase}` : "");
       const share = scene.flops[i] && run.mostFlops ? Math.max(0.02, scene.flops[i] / Math.max(run.mostFlops, scene.flops[i])) : 0;
       if (this.tiled) {
@@ -169,7 +173,9 @@ class TramMap {
       site.arc.style.visibility = share ? "visible" : "hidden";
       if (!site.load) return;
       site.load.textContent = dead ? "does not report" : scene.flops[i] ? flopsText(scene.flops[i]) : "";
-      site.link.textContent = dead ? "" : i === scene.from && i === scene.to ? "has the model"
+      const score = scene.scores?.[i];
+      if (scene.trams) site.link.textContent = dead || score === undefined || score === null ? "" : `model: ${run.valueText(score)}`;
+      else site.link.textContent = dead ? "" : i === scene.from && i === scene.to ? "has the model"
         : scene.bandwidth[i] ? linkText(scene.bandwidth[i]) : i === scene.linksOf && scene.from === scene.to ? "sent the model" : "";
     });
   }
@@ -180,7 +186,8 @@ class TramMap {
       link.setAttribute("d", bandwidth && holder !== null && i !== holder ? this.path(holder, i) : "");
       if (bandwidth) link.setAttribute("stroke-width", (1 + 6 * (bandwidth / Math.max(run.mostBandwidth, bandwidth))).toFixed(1));
     });
-    const d = from !== null && from !== to ? this.path(from, to) : "";
+    const moves = scene.trams ?? (from !== null ? [{ from, to }] : []);
+    const d = moves.filter((move) => move.from !== move.to).map((move) => this.path(move.from, move.to)).join("");
     this.rail.setAttribute("d", d);
     this.ties.setAttribute("d", d);
   }
@@ -198,6 +205,21 @@ class TramMap {
     const scale = this.tiled ? Math.max(0.45, Math.min(1, this.tile / 60)) : 1, lift = this.tiled ? -this.tile * 0.32 : beside;
     this.tram.setAttribute("transform", `translate(${x.toFixed(1)} ${(y + lift).toFixed(1)}) scale(${scale.toFixed(2)})`);
     this.tram.dataset.phase = phase;
+  }
+  // Several models at once: one tram at every stop, or one on every link that carries something.
+  drawFleet({ phase, progress, trams }, still) {
+    while (this.fleet.childElementCount < (trams?.length ?? 0)) this.fleet.append(this.tramOf());
+    const scale = this.tiled ? Math.max(0.3, Math.min(0.6, this.tile / 90)) : 0.62;
+    [...this.fleet.children].forEach((tram, place) => {
+      const move = trams?.[place];
+      tram.style.visibility = move ? "visible" : "hidden";
+      if (!move) return;
+      const stays = move.from === move.to, share = stays ? 0 : still || progress === null ? 0.5 : progress;
+      const { x, y } = stays ? this.stop(move.from) : this.along(move.from, move.to, share);
+      const lift = this.tiled ? -this.tile * 0.2 : stays ? this.beside(move.from) : 6;
+      tram.setAttribute("transform", `translate(${x.toFixed(1)} ${(y + lift).toFixed(1)}) scale(${scale})`);
+      tram.dataset.phase = phase;
+    });
   }
   beside(i) { return this.tiled ? 0 : this.stops[i].y < this.middle.y - 1 ? STOP + 32 : -STOP - 7; }
   tell(run, scene) {

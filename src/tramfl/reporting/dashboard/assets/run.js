@@ -1,6 +1,6 @@
 // ---- run.js: the rounds as they came, and what follows from them -------------------------------------------
 const FIELDS = ["round", "epoch", "holder", "node", "compute", "transfer", "idle", "lost", "total", "samples", "used",
-  "variance", "flops", "bandwidth", "tested", "loss", "validation", "reason", "predicted", "diverged"];
+  "variance", "flops", "bandwidth", "tested", "loss", "validation", "reason", "predicted", "diverged", "actual", "models", "overhead"];
 const KEEP = 250; // points of a line, whatever the length of the run
 
 const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
@@ -88,7 +88,7 @@ class Run {
       row.all = sum(row.used);
       row.count = sum(row.samples);
       row.reason = this.withNames(row.reason);
-      row.duration = row.compute + row.transfer + row.idle + row.lost;
+      row.duration = row.compute + row.transfer + row.idle + row.lost + row.overhead;
       row.undoneBy = Infinity; // the row that does this round again
       // After a takeover, rounds that were lost with a site are done again.
       let base = index - 1;
@@ -103,9 +103,13 @@ class Run {
       if (row.tested !== null || row.loss !== null) this.measured = true;
       // What each site has trained up to and with this round; shared with the row before where nothing was trained.
       row.trained = base >= 0 ? this.rows[base].trained : new Array(row.flops.length).fill(0);
+      if (row.models) {
+        const [trained, sent, scores, worst, consensus] = row.models;
+        row.models = { trained, sent, scores, worst, consensus };
+      }
       if (row.node !== null) {
         row.trained = row.trained.slice();
-        row.trained[row.node] += row.count;
+        for (const [node, count] of row.models?.trained ?? [[row.node, row.count]]) row.trained[node] += count;
       }
       this.rows.push(row);
       if (!undone) this.draw(row);
@@ -157,6 +161,7 @@ const digits = (value) => (value < 10 ? grouped(value, 2) : value < 1000 ? group
 const percent = (share) => `${Number((100 * share).toFixed(1))} %`;
 function seconds(value) {
   if (value >= 7200) return `${grouped(value / 3600, 1)} h`;
+  if (value > 0 && value < 1e-4) return `${grouped(1e6 * value, 1)} µs`;
   return value > 0 && value < 0.995 ? `${grouped(1000 * value, value < 0.01 ? 1 : 0)} ms` : `${digits(value)} s`;
 }
 function scaled(value, unit) {

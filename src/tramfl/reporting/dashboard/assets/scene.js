@@ -12,7 +12,7 @@ function stretchesOf(row) {
   const shares = times.map(([, time]) => Math.max(time / whole, LEAST));
   const scale = (1 - GATHER) / (sum(shares) || 1);
   let end = GATHER;
-  return [{ kind: "gathering", begin: 0, end: GATHER, time: 0 },
+  return [{ kind: "gathering", begin: 0, end: GATHER, time: row.overhead },
     ...times.map(([kind, time], i) => ({ kind, time, begin: end, end: (end += shares[i] * scale) }))];
 }
 
@@ -25,6 +25,7 @@ function stretchAt(row, share) {
 // The moment at which `done` rounds and `share` of the next one have been played.
 function sceneFromRows(run, done, share, resting) {
   const row = run.rows[resting ? done - 1 : done];
+  if (row.models && (row.models.trained.length > 1 || row.models.sent.length > 1)) return sceneOfSeveral(run, row, share, resting);
   const names = (i) => run.siteName(i);
   const doing = new Array(run.sites).fill("resting");
   const common = { row, round: row.round, holder: row.holder, linksOf: row.holder, alive: row.flops.map((flops) => flops !== null),
@@ -74,9 +75,34 @@ function sceneFromRows(run, done, share, resting) {
   return scene;
 }
 
+// Every node has a model of its own: each trains, then models, or what they say, cross the links side by side.
+function sceneOfSeveral(run, row, share, resting) {
+  const { trained, sent, scores, worst, consensus } = row.models;
+  const cut = Math.min(0.75, Math.max(0.25, row.compute / (row.compute + row.transfer || 1)));
+  const phase = resting ? "done" : row.node === null ? "waiting" : share < cut || !row.transfer ? "training" : "sending";
+  const progress = resting ? 1 : phase === "training" ? Math.min(1, share / cut) : (share - cut) / (1 - cut);
+  const spent = phase === "training" ? progress * row.compute : phase === "sending" ? row.compute + progress * row.transfer : share * row.duration;
+  const doing = new Array(run.sites).fill("has a model");
+  if (phase === "training") for (const [node] of trained) doing[node] = "training";
+  if (phase === "sending") for (const [from] of sent) if (from < run.sites) doing[from] = "exchanging";
+  const nodes = trained.length === 1 ? "One node trains" : `${trained.length} nodes train`;
+  const what = { done: `${trained.length} ${trained.length === 1 ? "node" : "nodes"} trained ${grouped(row.count)} samples in round ${grouped(row.round)}.`,
+    training: `${nodes}, each its own model.`, sending: `${grouped(sent.length)} transfers cross the links.`, waiting: "No node that is needed reports." }[phase];
+  const found = [worst === null ? null : `worst node ${run.valueText(worst)}`, consensus === null ? null : `consensus ${run.valueText(consensus)}`].filter(Boolean);
+  const moving = phase === "sending" ? sent.slice(0, MOST_TRAMS).map(([from, to]) => ({ from, to })) : [];
+  return { row, round: row.round, holder: null, linksOf: null, from: null, to: null, alive: row.flops.map((flops) => flops !== null),
+    flops: row.flops, bandwidth: row.flops.map(() => null), trained: row.trained, doing, phase, progress, what,
+    more: resting ? [timesOf(row), ...found].join(" · ") : `Round ${grouped(row.round)}`,
+    clock: resting ? row.total : row.total - row.duration + spent, scores,
+    trams: moving.length ? moving : row.flops.map((_, node) => ({ from: node, to: node })) };
+}
+const MOST_TRAMS = 60; // moving at once: more cannot be told apart
+
+const partsOf = (row) => [["sending", row.transfer], ["training", row.compute], ["waiting", row.idle], ["lost", row.lost],
+  ["overhead", row.overhead]];
+
 function timesOf(row) {
-  const parts = [["sending", row.transfer], ["training", row.compute], ["waiting", row.idle], ["lost", row.lost]];
-  return parts.filter(([, time]) => time > 0).map(([name, time]) => `${seconds(time)} ${name}`).join(" · ");
+  return partsOf(row).filter(([, time]) => time > 0).map(([name, time]) => `${seconds(time)} ${name}`).join(" · ");
 }
 
 // Before the first round: the sites are known, and nothing else.

@@ -75,7 +75,7 @@ function describe() {
   if ($("title").textContent !== name) $("title").textContent = name;
   document.title = `${name} · tramfl watch`;
   const facts = [now.policy && ["policy", now.policy], now.seed !== null && ["", `seed ${now.seed}`], run.sites && ["", `${run.sites} sites`],
-    run.length && ["", run.clock === "real" ? "real time" : "simulated"]].filter(Boolean);
+    run.length && ["", run.clock === "real" ? "real time" : "simulated"], now.regret && ["", `regret: ${now.regret}`]].filter(Boolean);
   if ($("facts").textContent !== facts.map(([, text]) => text).join("")) $("facts").replaceChildren(...facts.map(([kind, text]) => {
     const item = document.createElement("li");
     item.className = kind;
@@ -138,7 +138,7 @@ function drawCard(scene) {
   if (key === cardKey) return;
   cardKey = key;
   for (const step of steps) step.toggleAttribute("data-on", step.dataset.step === scene.phase);
-  const parts = scene.row ? [["sending", scene.row.transfer], ["training", scene.row.compute], ["waiting", scene.row.idle], ["lost", scene.row.lost]] : [];
+  const parts = scene.row ? partsOf(scene.row) : [];
   $("now-spent").replaceChildren(...parts.filter(([, time]) => time > 0).map(([kind, time]) => {
     const part = document.createElement("i");
     part.style.flexGrow = time;
@@ -153,7 +153,7 @@ function drawNumbers(scene, done) {
   const set = (id, text) => { if ($(id).textContent !== text) $(id).textContent = text; };
   set("n-round", grouped(scene.round));
   set("n-planned", run.now.rounds_planned ? `of ${grouped(run.now.rounds_planned)} at most` : "");
-  set("n-clock", digits(scene.clock) + " s");
+  set("n-clock", scene.clock > 0 && scene.clock < 0.1 ? seconds(scene.clock) : `${digits(scene.clock)} s`);
   set("n-samples", grouped(row ? row.all : 0));
   set("n-rate", row && row.total > 0 ? grouped(row.all / row.total) : "–");
   set("n-variance", grouped(row ? row.variance : 0));
@@ -269,7 +269,8 @@ function usualRate() {
 function tellFigures(done) {
   const row = done ? run.rows[done - 1] : null, over = run.clock === "real" ? "seconds" : "virtual seconds";
   const tested = lastWith("tested", done), better = run.isShare ? "" : ` ${run.now.lower_is_better ? "Lower" : "Higher"} is better.`, lossy = lastWith("loss", done);
-  charts.metric.tell((tested ? `${run.valueText(tested.tested)} after ${seconds(tested.total)}; over ${over}.` : `Over ${over}.`) + better);
+  const which = !tested?.models ? "" : tested.models.scores.length ? ", the mean over the nodes' models" : ", the model that all agree on";
+  charts.metric.tell((tested ? `${run.valueText(tested.tested)}${which}${which && ","} after ${seconds(tested.total)}; over ${over}.` : `Over ${over}.`) + better);
   charts.loss.tell(lossy ? `Test loss ${digits(lossy.loss)}; grey: at the site that trained.` : "Over rounds.");
   charts.rate.tell(`Of the whole run, over ${over}.`);
   charts.variance.tell(row ? `${grouped(row.variance)} at round ${grouped(row.round)}, over rounds.` : "Over rounds.");

@@ -1,0 +1,139 @@
+"""The audit trail: which site made which weights out of which, and what became of rounds that do not count.
+
+Every site appends what it sees to a file of its own, in the folder of its state. `tramfl pull` gathers them into the
+run's folder as `audit.jsonl`. A round is found there by the digest of its weights, also long after it was dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from tramfl.notation import Digest
+
+AUDIT_FILE = "audit.jsonl"
+MOST_BYTES = 2 << 20
+"""A site starts another file above this, and keeps the one before it: twice this in all."""
+MOST_TEXT = 500
+MOST_COUNT = 1 << 53
+
+AuditKind = Literal["trained", "committed", "rejected", "refused", "dropped", "rolled-back"]
+
+
+class AuditEntry(Struct, frozen=True, omit_defaults=True):
+    """What happened to the weights of one round."""
+
+    at: float
+    """Seconds since 1970, by the clock of the site that noted it first."""
+    what: AuditKind
+    """trained: a site made them. committed: the record has them. rejected: their trainer did not accept them.
+    refused: a site that was sent them did not accept them. dropped: a takeover went back to a round before.
+    rolled-back: an operator did."""
+    run: str
+    epoch: int
+    round: int
+    digest: Digest
+    parent: Digest | None = None
+    """What they were trained from, where that is known."""
+    author: str | None = None
+    """The site that trained them, or, of `refused`, that sent them; null where nobody who noted it knows."""
+    samples: int = 0
+    reason: str = ""
+    """Why they do not count."""
+    noted_by: tuple[str, ...] = ()
+    """The sites that say so; each of them could be wrong, or lie."""
+
+    @property
+    def counts_not(self) -> bool:
+        """Whether the round was taken back, or never counted."""
+        return self.what not in ("trained", "committed")
+
+
+class AuditFile:
+    """A site's own trail: append-only, of bounded size."""
+
+    def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
+        self._path, self._older = folder / AUDIT_FILE, folder / "audit.1.jsonl"
+        self._most_bytes = most_bytes
+
+    def note(self, entry: AuditEntry) -> None:
+        """Append one entry. Raises OSError."""
+        with contextlib.suppress(FileNotFoundError):
+            if self._path.stat().st_size >= self._most_bytes:
+                os.replace(self._path, self._older)
+        with self._path.open("ab") as file:
+            # What a crash left of a line must not spoil the next one.
+            cut = file.tell() > 0 and not _ends_whole(self._path)
+            file.write((b"\n" if cut else b"") + msgspec.json.encode(entry) + b"\n")
+
+    def entries(self, run: str | None = None) -> list[AuditEntry]:
+        """What was noted of a run, or of all, in order."""
+        return [e for path in (self._older, self._path) for e in read_audit(path) if run in (None, e.run)]
+
+
+def _ends_whole(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() == b"\n"
+
+
+def read_audit(path: Path) -> Iterator[AuditEntry]:
+    """The entries of a file; none where there is no file, and lines that are no entries are left out."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        if (entry := sound_entry(line)) is not None:
+            yield entry
+
+
+_decode = msgspec.json.Decoder(AuditEntry).decode
+
+
+def sound_entry(line: bytes) -> AuditEntry | None:
+    """The entry in a line; None where no site would write it."""
+    try:
+        entry = _decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    texts = (entry.run, entry.digest, entry.parent or "", entry.author or "", entry.reason, *entry.noted_by)
+    counts = (entry.epoch, entry.round, entry.samples)
+    sound = all(0 <= count < MOST_COUNT for count in counts) and all(len(text) <= MOST_TEXT for text in texts)
+    return entry if sound and abs(entry.at) < MOST_COUNT else None
+
+
+def gathered(trails: Iterable[tuple[str, Iterable[AuditEntry]]]) -> list[AuditEntry]:
+    """The trails of several sites as one, in order of time: each entry once, with the sites that noted it."""
+    found: dict[tuple[object, ...], AuditEntry] = {}
+    authors: dict[Digest, str] = {}
+    for site, entries in trails:
+        for entry in entries:
+            key = entry.what, entry.run, entry.epoch, entry.round, entry.digest
+            before = found.get(key)
+            if before is None:
+                found[key] = replace(entry, noted_by=(site,))
+            else:
+                found[key] = _joined(before, entry, site)
+            if entry.what == "trained" and entry.author == site:
+                authors[entry.digest] = site
+    named = (e if e.author is not None else replace(e, author=authors.get(e.digest)) for e in found.values())
+    return sorted(named, key=lambda e: (e.at, e.epoch, e.round, e.what))
+
+
+def _joined(one: AuditEntry, other: AuditEntry, site: str) -> AuditEntry:
+    return replace(
+        one,
+        at=min(one.at, other.at),
+        parent=one.parent or other.parent,
+        author=one.author or other.author,
+        samples=one.samples or other.samples,
+        noted_by=tuple(sorted({*one.noted_by, site})),
+    )

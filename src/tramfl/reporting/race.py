@@ -1,0 +1,92 @@
+"""Methods of every kind side by side, as Markdown: time and traffic to targets, accuracy at equal time and traffic.
+
+Equal time and equal traffic are what load-aware needed to its last target, or had spent at its end where it did not
+get there: how good was each other method after as many seconds, and after as many bits?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from statistics import fmean
+
+import numpy as np
+
+from tramfl.notation import Reals
+from tramfl.reporting.colours import in_order
+from tramfl.reporting.runs import Run, by_scenario
+from tramfl.reporting.several import sent_bits
+from tramfl.reporting.summary import NOT_REACHED, OURS, seconds
+
+
+def race_tables(runs: Sequence[Run]) -> str:
+    """One table per scenario that has a run of load-aware."""
+    parts = [line for name, group in by_scenario(runs).items() for line in _table(name, group)]
+    return "\n".join(parts) + "\n"
+
+
+def _table(name: str, runs: Sequence[Run]) -> Iterator[str]:
+    limits = {run.seed: _spent(run) for run in runs if run.policy == OURS}
+    runs = [run for run in runs if run.seed in limits and run.tested]
+    targets = sorted({target for run in runs for target in run.settings.budget.targets})
+    if not runs or not targets:
+        return
+    names = [f"{100 * target:g} %" for target in targets]
+    seeds = f"{len(limits)} {'seed' if len(limits) == 1 else 'seeds'}"
+    yield f"\n### {name}: virtual seconds and Gbit to a target, {seeds}\n"
+    times, bits = "".join(f" s to {n} |" for n in names), "".join(f" Gbit to {n} |" for n in names)
+    yield f"| method |{times}{bits} at equal time | at equal traffic |"
+    yield "|---|" + "---|" * (2 * len(targets) + 2)
+    for method in in_order(run.policy for run in runs):
+        group = [run for run in runs if run.policy == method]
+        found = [_cell([_seconds(run, target) for run in group], seconds) for target in targets]
+        found += [
+            _cell([_gigabits(run, target) for run in group], lambda value: f"{value:.3g}") for target in targets
+        ]
+        for place in (0, 1):
+            reached = [_accuracy(run, limits[run.seed][place], by_bits=bool(place)) for run in group]
+            known = [value for value in reached if value is not None]
+            found.append(group[0].measure.value(fmean(known)) if known else NOT_REACHED)
+        yield f"| {method} | " + " | ".join(found) + " |"
+
+
+def _cell(values: Sequence[float | None], text: Callable[[float], str]) -> str:
+    """The mean, where every seed got there; how many did, where only some; else that none did."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return NOT_REACHED
+    shown = text(fmean(known))
+    return shown if len(known) == len(values) else f"{shown} ({len(known)} of {len(values)})"
+
+
+def _seconds(run: Run, target: float) -> float | None:
+    return run.summary.seconds_to_target.get(f"{target:g}")
+
+
+def _gigabits(run: Run, target: float) -> float | None:
+    """What was sent until a target was first reached."""
+    at = _seconds(run, target)
+    if at is None:
+        return None
+    times: Reals = np.array([row.total_seconds for row in run.rows])
+    return float(sent_bits(run)[min(int(np.searchsorted(times, at)), len(times) - 1)]) / 1e9
+
+
+def _spent(run: Run) -> tuple[float, float]:
+    """Seconds and bits until the last target, or until the end."""
+    last = max(run.settings.budget.targets, default=0.0)
+    at, sent = _seconds(run, last), _gigabits(run, last)
+    if at is None or sent is None:
+        return run.rows[-1].total_seconds, float(sent_bits(run)[-1])
+    return at, sent * 1e9
+
+
+def _accuracy(run: Run, limit: float, *, by_bits: bool) -> float | None:
+    """What was measured last before the run had spent as many seconds, or bits."""
+    spent = sent_bits(run) if by_bits else np.array([row.total_seconds for row in run.rows])
+    metric = run.measure.metric
+    values = [
+        value
+        for row, used in zip(run.rows, spent.tolist(), strict=True)
+        if used <= limit * (1 + 1e-9) and (value := row.measured(metric)) is not None
+    ]
+    return values[-1] if values else None

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec import UNSET, structs
+
+import tramfl
+from tramfl.record import ModelScores
+from tramfl.reporting import several
+from tramfl.reporting.colours import looks
+from tramfl.reporting.dashboard.wire import wire_row
+from tramfl.reporting.page import render
+from tramfl.reporting.plots import inside
+from tramfl.reporting.runs import Run, load_run
+from tramfl.reporting.series import node_usage
+from tramfl.reporting.several import sent_bits, shared_in_words
+
+
+def played(method: str, folder: Path) -> Run:
+    """A run of the schedule alone, with scores put in its rows where every node keeps a model."""
+    tramfl.simulate("digits-3", method=method, rounds=4, train=False, out=folder / method)
+    run = load_run(folder / method)
+    scores = ModelScores(headline="nodes", nodes=(0.5, 0.6, 0.7), mean=0.6, worst=0.5, consensus=0.8)
+    if method == "fedavg":
+        scores = ModelScores(headline="consensus", consensus=0.9)
+    rows = [r if r.trained is UNSET else structs.replace(r, test_accuracy=0.6, models=scores) for r in run.rows]
+    return Run(run.folder, run.settings, run.resolved, tuple(rows), run.summary)
+
+
+def test_the_page_says_which_models_were_tested_and_what_was_shared(tmp_path: Path) -> None:
+    runs = [played(name, tmp_path) for name in ("load-aware", "fedavg", "gossip", "cmfd")]
+    words = several.tested_in_words(runs)
+    assert "the model that travels (load-aware)" in words
+    assert "the one model that all agree on (fedavg)" in words
+    assert "the mean over the nodes' models (gossip, cmfd)" in words or "(cmfd, gossip)" in words
+    assert shared_in_words(runs) == ["cmfd: 100 samples that the nodes keep aside of their data, without labels"]
+    page = render(runs)
+    assert "without labels" in page
+    assert "Worst node" in page
+    assert several.tested_in_words(runs[:1]) == ""
+
+
+def test_several_models_are_drawn_as_several_lines_and_samples_count_for_the_node_that_trained_them(
+    tmp_path: Path,
+) -> None:
+    run = played("gossip", tmp_path)
+    figure = next(plot for plot in inside([run], looks([run.policy])) if plot.key == "route")
+    names = [trace["name"] for trace in figure.views[0]["data"]]
+    assert figure.title == "Every node's model"
+    assert names == ["node 0", "node 1", "node 2", "mean over nodes", "consensus"]
+    assert node_usage(run, 10).samples.tolist() == [[1024.0] * 4] * 3
+
+
+def test_traffic_is_what_the_rows_say_or_a_model_a_hop(tmp_path: Path) -> None:
+    gossip, travels = played("gossip", tmp_path), played("load-aware", tmp_path)
+    bits = gossip.summary.cost.model_bits
+    assert sent_bits(gossip)[-1] == pytest.approx(4 * 6 * bits)
+    hops = sum(row.node not in (None, row.holder) for row in travels.rows)
+    assert sent_bits(travels)[-1] == pytest.approx(hops * bits)
+
+
+def test_the_live_view_is_sent_who_trained_and_what_crossed_which_link(tmp_path: Path) -> None:
+    run = played("gossip", tmp_path)
+    models = wire_row(run.rows[0]).models
+    assert models is not None
+    assert models.trained == ((0, 1024), (1, 1024), (2, 1024))
+    assert len(models.sent) == 6
+    assert (models.scores, models.worst, models.consensus) == ((0.5, 0.6, 0.7), 0.5, 0.8)
+    assert wire_row(played("load-aware", tmp_path).rows[0]).models is None
