@@ -374,6 +374,13 @@ def test_a_schedule_is_played_from_a_table_of_counts_of_any_size(tmp_path: Path)
     assert result.labels == ("cat", "dog")
     assert len(result.held) == 25
     assert len(result.rows[0].loads.flops) == 25
+    tramfl.simulate("digits-3", train=False, rounds=3, settings=settings, out=tmp_path / "run")
+    table.write_text(table.read_text().replace("30,60", "31,60"))
+    changed = r"the counts in .*counts.csv have changed since the run there"
+    with pytest.raises(BadInput, match=changed):
+        tramfl.simulate("digits-3", train=False, rounds=6, settings=settings, out=tmp_path / "run", resume=True)
+    with pytest.raises(BadInput, match=changed):
+        tramfl.simulate(tmp_path / "run" / CONFIG_FILE, train=False)
     with pytest.raises(BadInput, match=r"partition\.held is a table of counts without data: add --no-training"):
         tramfl.simulate("digits-3", rounds=6, settings=settings)
     for text, words in (("1,2\n3\n", "row 2, must have 2 whole counts"), ("", "has no row of counts")):

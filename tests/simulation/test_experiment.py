@@ -174,7 +174,7 @@ def test_without_held_for_a_run_ends_at_the_first_crossing_and_says_nothing_of_h
     assert b"seconds_held" not in msgspec.json.encode(experiment.summary())
 
 
-@pytest.mark.parametrize("policy", ["load-aware", "variance-first"])
+@pytest.mark.parametrize("policy", ["load-aware", "variance-first", "express"])
 def test_a_run_that_v_keeps_from_training_for_ever_stops_and_says_why(policy: str) -> None:
     chosen = replace(scenario(rounds=100_000), policy=policy, variance_limit=0.0)
     held = np.array([[9, 0], [9, 0]])  # the second label is nobody's, the first alone is in balance
@@ -193,9 +193,10 @@ def test_a_run_that_v_keeps_from_training_for_ever_stops_and_says_why(policy: st
     assert len(list(free.rounds())) == 5, "where training is possible the run goes on"
 
 
-def test_a_tenth_of_next_to_nothing_stops_time_first_as_well() -> None:
-    chosen = replace(scenario(rounds=1000), policy="time-first")
-    experiment = Experiment(chosen, with_fields(scheduling_only(chosen), held=np.array([[4, 0], [0, 4]])))
+@pytest.mark.parametrize("policy", ["time-first", "tram", "random"])
+def test_a_tenth_of_next_to_nothing_stops_those_who_take_a_tenth_as_well(policy: str) -> None:
+    chosen = replace(scenario(rounds=1000), policy=policy)
+    experiment = Experiment(chosen, with_fields(scheduling_only(chosen), held=np.array([[5, 0], [0, 5]])))
     assert len(list(experiment.rounds())) == 1
     assert "less than one sample" in str(experiment.summary().stopped_because)
 

@@ -19,8 +19,8 @@ def request(out: Path, **changes: object) -> Request:
 
 
 def test_every_cell_has_a_folder_of_its_own_and_all_policies_come_before_the_next_seed(tmp_path: Path) -> None:
-    scenarios = [SMALL, scenario_named("digits-5")]
-    found = cells(scenarios, ["tram", "random"], range(2), tmp_path, Request(scenario=SMALL, train=False))
+    scenarios = [replace(s, policy=p) for s in (SMALL, scenario_named("digits-5")) for p in ("tram", "random")]
+    found = cells(scenarios, range(2), tmp_path, Request(scenario=SMALL, train=False))
     assert len({cell.out for cell in found}) == 8
     assert [(c.scenario.seed, c.scenario.name, c.scenario.policy) for c in found[:5]] == [
         (0, "digits-3", "tram"), (0, "digits-3", "random"), (0, "digits-5", "tram"), (0, "digits-5", "random"),

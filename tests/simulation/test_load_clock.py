@@ -81,7 +81,9 @@ def test_the_times_of_a_run_in_slots_follow_from_the_loads_alone(policy: str, ki
         begin = row.total_seconds
         if row.node is None:
             continue
-        if row.node != row.holder:
+        if row.node != row.holder and row.transfer_seconds == 0:
+            assert row.lost_seconds > 0, "it got the weights from a hop of this round that was given up"
+        elif row.node != row.holder:
             rates = [slot.bandwidth[row.holder][row.node] for slot in every]
             assert done(rates, start, row.transfer_seconds) == pytest.approx(cost.model_bits)
         flops = [slot.flops[row.node] for slot in every]

@@ -187,6 +187,19 @@ def test_a_replay_of_what_really_happened_takes_as_long_and_decides_alike() -> N
     assert [row.total_seconds for row in again] == pytest.approx([row.total_seconds for row in first])
 
 
+def test_a_replay_of_real_sites_counts_their_overhead_and_decides_alike() -> None:
+    result = simulate("digits-5-uneven", train=False, rounds=40)
+    recorded, total = [], 0.0
+    for row in result.rows:
+        total += row.compute_seconds + row.transfer_seconds + row.idle_seconds + 0.1 * row.round
+        recorded.append(replace(row, overhead_seconds=0.1 * row.round, total_seconds=total))
+    first = simulate("digits-5-uneven", train=False, rounds=40, loads=ReplayedLoads(recorded, 5)).rows
+    assert [row.overhead for row in first] == pytest.approx([0.1 * k for k in range(1, 41)])
+    again = simulate("digits-5-uneven", train=False, rounds=40, loads=ReplayedLoads(first, 5)).rows
+    assert [(row.node, row.samples) for row in again] == [(row.node, row.samples) for row in first]
+    assert [row.total_seconds for row in again] == pytest.approx([row.total_seconds for row in first])
+
+
 def test_times_of_a_record_hold_only_where_the_same_is_done_again() -> None:
     result = simulate("digits-5-uneven", train=False, rounds=30)
     slow = [replace(row, compute_seconds=1000.0, transfer_seconds=1000.0) for row in result.rows]

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tramfl.config import Scenario
+from tramfl.config import Scenario, Transit
 from tramfl.learning.training.learner import Learner
 from tramfl.notation import BadInput
 from tramfl.record import RowWriter, RunFolder
 from tramfl.simulation import play as module
-from tramfl.simulation.experiment import Experiment
+from tramfl.simulation.experiment import Experiment, Playing
 from tramfl.simulation.play import Request, drawn_by, play
 from tramfl.simulation.scenarios import scenario_named
 
@@ -56,6 +56,22 @@ def interrupt(patch: pytest.MonkeyPatch, owner: Any, name: str, call: int, *, af
     patch.setattr(owner, name, interrupted)
 
 
+def test_a_coded_run_with_an_averaged_read_out_goes_on_as_if_it_had_not_been_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = digits("express")
+    scenario = replace(
+        scenario, transit=Transit(codec="int4"), evaluation=replace(scenario.evaluation, readout="average")
+    )
+    play(Request(scenario=scenario, out=tmp_path / "whole", threads=1))
+    with monkeypatch.context() as patch:
+        interrupt(patch, Experiment, "_score", 5, after=False)
+        play(Request(scenario=scenario, out=tmp_path / "broken", threads=1))
+    play(Request(scenario=scenario, out=tmp_path / "broken", threads=1, resume=True))
+    for name in ("rounds.jsonl", "model.safetensors", "state.safetensors"):
+        assert (tmp_path / "broken" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("call", [1, 2, 5, ROUNDS])
 @pytest.mark.parametrize(
@@ -68,7 +84,7 @@ def test_a_run_interrupted_anywhere_is_resumed_to_the_same_bytes(
     request = Request(scenario=digits(), out=tmp_path / "run", threads=1)
     seen: list[int] = []
 
-    def observe(_: Experiment, row: Any) -> None:
+    def observe(_: Playing, row: Any) -> None:
         seen.append(row.round)
         if owner is module and len(seen) == call:
             raise KeyboardInterrupt
@@ -133,7 +149,7 @@ def test_weights_are_saved_now_and_then_and_a_killed_run_goes_on_from_them(
     def die(*_: object) -> None:
         raise Killed
 
-    def observe(_: Experiment, row: Any) -> None:
+    def observe(_: Playing, row: Any) -> None:
         if row.round == 5:
             monkeypatch.setattr(RunFolder, "conclude", die)
             monkeypatch.setattr(RunFolder, "save_model", die)

@@ -57,7 +57,7 @@ def test_a_run_faster_than_its_oracle_says_so() -> None:
     assert regret_text(Regret(2.0, 1.5)) == "2.00 s longer than with loads known exactly (1.500 times as long)"
 
 
-def test_the_page_sets_predicted_against_actual_times_only_where_rows_have_both(tmp_path: Path) -> None:
+def test_the_page_sets_predicted_against_actual_times_and_loads_only_where_rows_have_both(tmp_path: Path) -> None:
     for number, (prediction, there) in enumerate((("last", True), (None, False))):
         wanted = scenario(prediction=prediction) if prediction else replace(scenario(), loads=LoadModel())
         play(Request(scenario=wanted, train=False, out=tmp_path / str(number)))
@@ -68,3 +68,12 @@ def test_the_page_sets_predicted_against_actual_times_only_where_rows_have_both(
             assert "longer than with loads known exactly" in figures["foreseen"].words
             trained = [row for row in runs[0].rows if row.node is not None]
             assert len(figures["foreseen"].views[0]["data"][0]["y"]) == len(trained)
+            compute, links = figures["foreseen-loads"].views[0]["data"]
+            assert len(compute["y"]) == len(trained)
+            assert len(links["y"]) == sum(row.node != row.holder for row in trained)
+            row, node = trained[0], trained[0].node
+            assert node is not None
+            assert row.actual is not UNSET
+            actual, predicted = row.actual.flops[node], row.loads.flops[node]
+            assert actual is not None
+            assert compute["customdata"][0] == [row.round, pytest.approx(actual / (predicted or 0.0), rel=1e-3)]

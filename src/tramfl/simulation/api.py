@@ -18,11 +18,12 @@ from tramfl.config import ACCURACY, Scenario, as_table, settings_from, with_valu
 from tramfl.learning.app import App, app_of
 from tramfl.learning.data.fingerprint import fingerprint
 from tramfl.learning.data.partition import OWN_LAYOUT
+from tramfl.methods import method_named, with_method
 from tramfl.notation import BadInput
 from tramfl.record import CONFIG_FILE, Row, RunFolder, Summary, seconds_to
 from tramfl.references import described, reference_to
 from tramfl.scheduling.policy import Policy
-from tramfl.simulation.experiment import Experiment
+from tramfl.simulation.experiment import Playing
 from tramfl.simulation.loads import LoadSource
 from tramfl.simulation.play import Request, check_own, play
 from tramfl.simulation.scenarios import DEFAULT, scenario_from
@@ -115,6 +116,7 @@ def simulate(
     model: Any = None,
     data: Any = None,
     policy: str | Policy | Callable[..., Any] | None = None,
+    method: str | None = None,
     loads: LoadSource | None = None,
     seed: int | None = None,
     rounds: int | None = None,
@@ -134,7 +136,8 @@ def simulate(
     `scenario` is a name, a TOML file or a `Scenario`. `model` is an `nn.Module` or a callable that makes one, `data`
     a `tramfl.Data` or `Dataset` or a callable that gives one; both take the place of what the scenario names. `app`
     brings both at once, and loss, optimiser and metrics of your own: the object that a real site takes. `policy` is a
-    name, `module:Class`, an object with `decide`, a class of such objects or the function itself. `loads` is any
+    name, `module:Class`, an object with `decide`, a class of such objects or the function itself. `method` is a name
+    that `tramfl methods` lists: it sets the policy and whatever else belongs to the method. `loads` is any
     object with `at(round)`. `settings` changes keys of the scenario, by their dotted names:
     `{"training.batch_size": 64}`. With `out` the run is also recorded in that folder; `resume` goes on with the run
     that is there, with another budget if need be, and `overwrite` replaces it. An interrupt leaves the folder ready
@@ -144,6 +147,10 @@ def simulate(
     if threads is not None and (not isinstance(threads, int) or threads < 1):
         raise BadInput(f"threads = {threads!r}: give a whole number of at least 1, or None for PyTorch's own choice.")
     base = scenario if isinstance(scenario, Scenario) else scenario_from(str(scenario))
+    if method is not None:
+        if policy is not None:
+            raise BadInput("every policy is a method of its own name: give one of policy and method.")
+        base = with_method(base, method_named(method))
     given = (("policy", policy), ("loads", loads), ("data", data), ("model", model), ("app", app))
     brought = app or app_of(base)
     model = brought.model if model is None else model
@@ -191,7 +198,7 @@ def simulate(
 
     bar = _Bar(found, progress)
 
-    def tell(experiment: Experiment, row: Row) -> None:
+    def tell(experiment: Playing, row: Row) -> None:
         bar.show(row)
         if observe is not None and observe(row) is True:
             experiment.stop("observe returned True.")
@@ -224,7 +231,7 @@ class _Bar:
         self._budget = scenario.budget
         shown = console.is_jupyter if wanted is None else wanted
         self._bar = Progress(*Progress.get_default_columns(), console=console, disable=not shown)
-        self._task = self._bar.add_task(f"{scenario.name}, {scenario.policy}", total=1.0)
+        self._task = self._bar.add_task(f"{scenario.name}, {scenario.method_name}", total=1.0)
 
     def __enter__(self) -> None:
         self._bar.start()
@@ -268,7 +275,11 @@ def _flat(row: Row) -> dict[str, Any]:
     decision = table.pop("decision")
     loads = table.pop("loads").in_full
     table.update(policy=decision.policy, reason=decision.reason, predicted_seconds=decision.predicted_seconds)
-    table.pop("schema")  # of the file, not of the round
+    for structure in ("schema", "sites", "trained", "sent", "models"):
+        table.pop(structure)
+    table["rejected"] = 0 if row.rejected is msgspec.UNSET else len(row.rejected)
+    table["sent_bits"] = None if row.sent_bits is msgspec.UNSET else row.sent_bits
+    table["overhead_seconds"] = row.overhead
     metrics = table.pop("metrics")
     table.update(metrics if isinstance(metrics, dict) else {})
     table["samples"] = sum(row.samples)

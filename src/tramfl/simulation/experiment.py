@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from msgspec.structs import replace
 
 from tramfl.circulation.commands import CloseRound
-from tramfl.circulation.custody import Record, first_record
+from tramfl.circulation.custody import Record, first_record, numbered
 from tramfl.config import Scenario
 from tramfl.draws import first_holder
+from tramfl.exchange.work import Work
 from tramfl.notation import BadInput, Counts, Digest, ModelCost, NodeId
 from tramfl.record import Regret, Row, RowLoads, Scores, Summary, Tally, is_test_due, ledger_after, row_of, shortened
+from tramfl.scheduling.guards import guarded
 from tramfl.scheduling.policy import Policy, PolicySettings, as_policy, policy_named
-from tramfl.simulation.loads import LoadSource, load_source
+from tramfl.simulation.loads import LoadSource, ReplayedLoads, load_source
 from tramfl.simulation.own_loads import checked
 from tramfl.simulation.world import NullLearner, RunTrainer, World
 
@@ -38,6 +40,53 @@ class Judge(Protocol):
         ...
 
 
+class PeerModels(Protocol):
+    """Computes, keeps and scores the models of all nodes, where every node keeps one."""
+
+    outputs: int
+    """How many numbers a model gives for a sample."""
+
+    def do(self, work: Sequence[Work]) -> bool:
+        """Compute what is asked for; whether the loss of a training was not a finite number."""
+        ...
+
+    def close(self) -> None:
+        """End the processes that train, if there are any."""
+        ...
+
+    def discard(self, digest: Digest) -> None:
+        """Nobody needs this value any longer."""
+        ...
+
+    def score(self, models: Sequence[tuple[Digest, NodeId]], targets: Sequence[float]) -> list[Scores]:
+        """Scores of models, each with the loss on what a node keeps aside; all on the same test samples."""
+        ...
+
+    def delivered(self, digest: Digest, about: Mapping[str, str] | None = None) -> bytes:
+        """A model as a file's content."""
+        ...
+
+    def saved(self, digests: Sequence[Digest], about: Mapping[str, str]) -> bytes:
+        """Values as a file's content."""
+        ...
+
+
+@runtime_checkable
+class HasWeights(Protocol):
+    """A learner whose models can be saved."""
+
+    tests_newest: bool
+    """Whether the newest weights are what is tested and delivered."""
+
+    def delivered(self, digest: Digest, about: Mapping[str, str] | None = None) -> bytes:
+        """What is delivered of a model, as a file's content."""
+        ...
+
+    def weights(self, digest: Digest, *, about: Mapping[str, str] | None = None) -> bytes:
+        """A model as a file's content."""
+        ...
+
+
 @dataclass(frozen=True)
 class Setting:
     """What a scenario becomes once data and model are known."""
@@ -49,6 +98,8 @@ class Setting:
     judge: Judge | None = None
     initial: Digest = "w0"
     """The weights the run begins, or goes on, with."""
+    peers: PeerModels | None = None
+    """Trains, where every node keeps a model."""
     data: str | None = None
     """Fingerprint of the data; None where there are none, or where they are a data set known by name."""
 
@@ -92,8 +143,79 @@ class Reached:
     """Whether nobody trained in the last round."""
 
 
-class Experiment:
-    """A run: iterate over `rounds()`, then ask for the `summary`."""
+class Saved(NamedTuple):
+    """The files that a run leaves."""
+
+    model: bytes
+    """What is delivered."""
+    state: bytes | None = None
+    """What a resumed run goes on from, where that is something else."""
+
+
+class Playing:
+    """A run that is being played: iterate over `rounds()`, then ask for the `summary`."""
+
+    def __init__(self, scenario: Scenario, setting: Setting, done: Sequence[Row], keep_rows: bool) -> None:
+        if scenario.budget.rounds is None and scenario.budget.seconds is None and scenario.budget.samples is None:
+            raise BadInput(
+                "the run has no limit: set at least one of budget.rounds, budget.seconds and budget.samples."
+            )
+        self.scenario, self.setting = scenario, setting
+        self.rows: list[Row] = list(done) if keep_rows else []
+        """The rows so far; none where they are not kept, so that memory does not grow with the rounds."""
+        self._keep_rows = keep_rows
+        tally = Tally.of(scenario.budget, setting.held.shape[1], done)
+        self.reached = Reached(tally, setting.initial, skipped=bool(done) and done[-1].node is None)
+        self.stopped: str | None = None
+        """Why the run ends although its budget does not, if it does."""
+        self.regret: Regret | None = None
+        """How much longer the run took than with an oracle, once that is known."""
+
+    def rounds(self) -> Iterator[Row]:
+        """Play on, one row a round, until a limit or the last target is reached, or the run is stopped."""
+        raise NotImplementedError
+
+    def stop(self, why: str) -> None:
+        """End the run after the round in hand."""
+        self.stopped = why
+
+    def go_back_to(self, reached: Reached) -> None:
+        """Drop the rows past an earlier moment of the run."""
+        del self.rows[reached.tally.rounds :]
+        self.reached = reached
+
+    @property
+    def weights(self) -> Digest:
+        """The weights after the last row."""
+        return self.reached.weights
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last target or the first limit is reached, or the run was stopped."""
+        tally = self.reached.tally
+        return self.stopped is not None or tally.milestones.is_over(self.scenario.budget, tally.ledger)
+
+    def summary(self) -> Summary:
+        """What the run has come to so far."""
+        found = self.reached.tally.summary(
+            self.scenario, self.setting.cost, finished=self.finished, stopped=self.stopped
+        )
+        return found if self.regret is None else replace(found, regret=self.regret)
+
+    def saved(self, about: dict[str, str]) -> Saved | None:
+        """What a run leaves after its last row; None where nothing is trained."""
+        raise NotImplementedError
+
+    def _done(self, row: Row, weights: Digest) -> Row:
+        """Note that a round is over."""
+        self.reached = Reached(self.reached.tally.after(row), weights, skipped=row.node is None)
+        if self._keep_rows:
+            self.rows.append(row)
+        return row
+
+
+class Experiment(Playing):
+    """One model travels."""
 
     def __init__(
         self,
@@ -105,23 +227,14 @@ class Experiment:
         done: Sequence[Row] = (),
         keep_rows: bool = True,
     ) -> None:
-        self.scenario, self.setting = scenario, setting
-        self.rows: list[Row] = list(done) if keep_rows else []
-        """The rows so far; none where they are not kept, so that memory does not grow with the rounds."""
-        self._keep_rows = keep_rows
-        nodes, labels = setting.held.shape
-        tally = Tally.of(scenario.budget, labels, done)
-        self.reached = Reached(tally, setting.initial, skipped=bool(done) and done[-1].node is None)
-        self.stopped: str | None = None
-        """Why the run ends although its budget does not, if it does."""
-        self.regret: Regret | None = None
-        """How much longer the run took than with an oracle, once that is known."""
+        super().__init__(scenario, setting, done, keep_rows)
+        nodes = len(setting.held)
         self._closed: deque[CloseRound] = deque()
         self._learner = _KeepsLast(setting.learner)
         # Of drawn and constant loads it is known that every node reports in every round; a file may lack some.
         self._all_report = loads is None and scenario.loads.kind not in ("replay", "trace")
         loads = load_source(scenario.loads, nodes, scenario.seed) if loads is None else checked(loads, nodes)
-        self._policy = _policy(policy, scenario)
+        self._policy = _policy(policy, scenario, setting.labels)
         self._world = World(
             record=_begin(scenario, setting, done, loads.at(1).holder),
             policy=self._policy,
@@ -133,6 +246,7 @@ class Experiment:
             close_round=self._closed.append,
             load_model=scenario.loads,
             usual_samples=math.sqrt(scenario.variance_limit) * len(setting.labels),
+            counts_overhead=isinstance(loads, ReplayedLoads) and loads.has_overhead,
         )
         self._stop_if_stuck()
 
@@ -151,27 +265,17 @@ class Experiment:
             row = self._with_actual(row_of(closed.outcome, closed.record, scores, diverged=diverged))
             if self.scenario.record.rows == "short":
                 row = shortened(row)
-            self.reached = Reached(
-                self.reached.tally.after(row), closed.record.weights.digest, skipped=row.node is None
-            )
-            if self._keep_rows:
-                self.rows.append(row)
+            self._done(row, closed.record.weights.digest)
             self._stop_if_stuck()
             yield row
 
-    def stop(self, why: str) -> None:
-        """End the run after the round in hand."""
-        self.stopped = why
-
-    def go_back_to(self, reached: Reached) -> None:
-        """Drop the rows past an earlier moment of the run."""
-        del self.rows[reached.tally.rounds :]
-        self.reached = reached
-
-    @property
-    def weights(self) -> Digest:
-        """The weights after the last row."""
-        return self.reached.weights
+    def saved(self, about: dict[str, str]) -> Saved | None:
+        """The model that travels."""
+        learner = self.setting.learner
+        if not isinstance(learner, HasWeights):
+            return None
+        newest = learner.weights(self.weights, about=about)
+        return Saved(newest) if learner.tests_newest else Saved(learner.delivered(self.weights, about), newest)
 
     def _stop_if_stuck(self) -> None:
         """End a run in which no later round can train: who holds what does not change, nor do the samples used."""
@@ -191,7 +295,7 @@ class Experiment:
         flops, links = list(loads.flops), list(loads.bandwidth[row.holder])
         if row.node is not None:
             flops[row.node] = cost.flops_per_sample * sum(row.samples) / row.compute_seconds
-            if row.node != row.holder:
+            if row.node != row.holder and row.transfer_seconds > 0:  # 0 where the node had the weights already
                 links[row.node] = cost.model_bits / row.transfer_seconds
         return replace(row, actual=RowLoads(_finite(flops), _finite(links)))
 
@@ -206,24 +310,11 @@ class Experiment:
         judge, trained = self.setting.judge, closed.outcome.node is not None
         return trained and judge is not None and judge.diverged(closed.record.weights.digest)
 
-    @property
-    def finished(self) -> bool:
-        """Whether the last target or the first limit is reached, or the run was stopped."""
-        tally = self.reached.tally
-        return self.stopped is not None or tally.milestones.is_over(self.scenario.budget, tally.ledger)
 
-    def summary(self) -> Summary:
-        """What the run has come to so far."""
-        found = self.reached.tally.summary(
-            self.scenario, self.setting.cost, finished=self.finished, stopped=self.stopped
-        )
-        return found if self.regret is None else replace(found, regret=self.regret)
-
-
-def _policy(own: Any, scenario: Scenario) -> Policy:
+def _policy(own: Any, scenario: Scenario, labels: Sequence[str]) -> Policy:
     """The scenario's policy, or the user's own in its place."""
-    settings = policy_settings(scenario)
-    return policy_named(scenario.policy, settings) if own is None else as_policy(own, settings)
+    settings = PolicySettings.of(scenario, labels)
+    return guarded(policy_named(scenario.policy, settings) if own is None else as_policy(own, settings), settings)
 
 
 def _finite(values: Sequence[float]) -> tuple[float | None, ...]:
@@ -231,23 +322,16 @@ def _finite(values: Sequence[float]) -> tuple[float | None, ...]:
     return tuple(value if math.isfinite(value) else None for value in values)
 
 
-def policy_settings(scenario: Scenario) -> PolicySettings:
-    """What a policy takes from a scenario."""
-    return PolicySettings(scenario.variance_limit, scenario.wait_seconds)
-
-
 def _begin(scenario: Scenario, setting: Setting, rows: Sequence[Row], recorded: NodeId | None) -> Record:
-    """The record to start from: w_0 at every node and a holder, drawn unless `recorded`, or where `rows` left off."""
+    """The record to start from: w_0 at the holder, drawn unless `recorded`, or where `rows` left off."""
     nodes, labels = setting.held.shape
-    if scenario.budget.rounds is None and scenario.budget.seconds is None and scenario.budget.samples is None:
-        raise BadInput("the run has no limit: set at least one of budget.rounds, budget.seconds and budget.samples.")
     holder = first_holder(scenario.seed, nodes) if recorded is None else recorded
-    record = first_record(scenario.name, holder, setting.initial, tuple(range(nodes)), labels)
+    record = first_record(scenario.name, holder, setting.initial, (holder,), labels, numbered(nodes))
     if not rows:
         return record
     last = rows[-1]
     ledger = ledger_after(rows)
-    weights = replace(record.weights, since=ledger.seconds)
-    safe = replace(record.safe, round=ledger.round, ledger=ledger, since=ledger.seconds)
     holder = last.holder if last.node is None else last.node
+    weights = replace(record.weights, copies=(holder,), since=ledger.seconds)
+    safe = replace(record.safe, round=ledger.round, copies=(holder,), ledger=ledger, since=ledger.seconds)
     return replace(record, epoch=last.epoch, holder=holder, weights=weights, safe=safe, ledger=ledger)

@@ -13,13 +13,14 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from tramfl.circulation.changes import AddMember, OrderedChange, RemoveMember, RollBack, SetStatus
 from tramfl.circulation.commands import Depart
-from tramfl.circulation.custody import Record, Status, first_record
+from tramfl.circulation.custody import Record, first_record
 from tramfl.circulation.invariants import InvariantBroken, Invariants
 from tramfl.circulation.machine import IllegalEvent
-from tramfl.circulation.phases import Limits
+from tramfl.circulation.phases import Assignment, Limits, Offer
 from tramfl.config import LoadModel
-from tramfl.notation import Digest, ModelCost, NodeId
+from tramfl.notation import Decision, Digest, Loads, ModelCost, NodeId
 from tramfl.scheduling.policy import PolicySettings, policy_named
 from tramfl.simulation.loads import load_source
 from tramfl.simulation.world import REGISTER, NullLearner, Process, World
@@ -30,6 +31,9 @@ ROUNDS_AFTER = 5
 """Once all is well again, a run that was not stopped must do this many rounds more."""
 QUIET_SECONDS = 30.0
 """Once all is well again, a stopped run is watched for this long."""
+
+LIE_SECONDS = 0.7
+"""Between two lies of a node."""
 
 _COST = ModelCost(flops_per_sample=3e9, model_bits=1e8)
 _TENTHS = frozenset({"random", "time-first"})
@@ -111,6 +115,12 @@ class SlowTraining(Fault, frozen=True):
     factor: float
 
 
+class BadTraining(Fault, frozen=True):
+    """What a node trains is not acceptable."""
+
+    node: NodeId
+
+
 class Pause(Fault, frozen=True):
     """An operator pauses the run through this node, and resumes it at the end."""
 
@@ -139,6 +149,34 @@ class Twin(Fault, frozen=True):
     """Whether the first process cannot reach the register until the end."""
 
 
+class Lies(Fault, frozen=True):
+    """A node lies: it offers models and assigns rounds as if it held the model, and takes models that it drops."""
+
+    node: NodeId
+
+
+class Join(Fault, frozen=True):
+    """A node that never was a member is added, and starts some seconds later."""
+
+    after: float
+
+
+class Remove(Fault, frozen=True):
+    """A member is removed; at the end it is added again. Without an end it stays away."""
+
+    node: NodeId | None
+    """None: the node that holds the model then."""
+
+
+class Backward(Fault, frozen=True):
+    """An operator pauses the run, rolls it back, and resumes it at the end; a careless one does not pause it."""
+
+    node: NodeId
+    careless: bool
+    version: float
+    """Which of the kept versions, 0 the oldest and 1 past the newest."""
+
+
 class Schedule(Struct, frozen=True):
     """A federation and what goes wrong in it."""
 
@@ -160,7 +198,43 @@ def schedule_of(seed: int) -> Schedule:
     nodes = int(rng.integers(2, 7))
     policy = str(rng.choice(["load-aware", "load-aware", "random", "variance-first", "time-first"]))
     faults = tuple(_fault(rng, nodes) for _ in range(1 + rng.poisson(7)))
-    return Schedule(seed, nodes, policy, faults)
+    if seed % 2 == 0:
+        faults += tuple(_change_of_members(rng, nodes) for _ in range(1 + rng.poisson(1)))
+    more = (*_bad_trainings(seed, nodes), *_lies(seed, nodes), *_rollbacks(seed, nodes))
+    return Schedule(seed, nodes, policy, (*faults, *more))
+
+
+def _rollbacks(seed: int, nodes: int) -> Iterator[Backward]:
+    """A rollback or two in every fourth schedule; drawn apart, so that the other faults are what they were."""
+    rng = np.random.default_rng((seed, 10))
+    for _ in range(int(rng.integers(1, 3)) if seed % 4 == 1 else 0):
+        begin = float(rng.uniform(0.0, HORIZON))
+        end = min(HORIZON, begin + float(rng.exponential(15.0)))
+        yield Backward(begin, end, int(rng.integers(nodes)), bool(rng.random() < 0.3), float(rng.random()))
+
+
+def _lies(seed: int, nodes: int) -> Iterator[Lies]:
+    """One node lies in every third schedule; drawn apart, so that the other faults are what they were."""
+    rng = np.random.default_rng((seed, 8))
+    if seed % 3 == 0:
+        begin = float(rng.uniform(0.0, HORIZON / 2))
+        yield Lies(begin, float(rng.uniform(begin, HORIZON)), int(rng.integers(nodes)))
+
+
+def _bad_trainings(seed: int, nodes: int) -> Iterator[Fault]:
+    """In every third schedule, a node or two whose training is not acceptable for a while."""
+    rng = np.random.default_rng((seed, 6))
+    for _ in range(int(rng.choice([0, 0, 0, 0, 1, 2]))):
+        begin = float(rng.uniform(0.0, HORIZON))
+        yield BadTraining(begin, min(HORIZON, begin + float(rng.exponential(20.0))), int(rng.integers(nodes)))
+
+
+def _change_of_members(rng: np.random.Generator, nodes: int) -> Fault:
+    begin, seconds = float(rng.uniform(0.0, HORIZON)), float(rng.exponential(20.0))
+    if rng.random() < 0.5:
+        return Join(begin, begin, seconds if rng.random() < 0.3 else 0.0)
+    end = min(HORIZON, begin + seconds) if rng.random() < 0.5 else float("inf")
+    return Remove(begin, end, int(rng.integers(nodes)) if rng.random() < 0.5 else None)
 
 
 def _fault(rng: np.random.Generator, nodes: int) -> Fault:
@@ -240,9 +314,17 @@ class Storm:
         seconds = sum(f.seconds for f in self.active if isinstance(f, SlowDisk) and f.node == node)
         return None if seconds == float("inf") else seconds
 
+    def lies(self, node: NodeId) -> bool:
+        """Whether this node drops what it says it has stored."""
+        return any(isinstance(fault, Lies) and fault.node == node for fault in self.active)
+
     def slowness(self, node: NodeId) -> float:
         """How many times slower than predicted this node trains now."""
         return max((f.factor for f in self.active if isinstance(f, SlowTraining) and f.node == node), default=1.0)
+
+    def rejects(self, node: NodeId) -> bool:
+        """Whether what this node trains now is not acceptable."""
+        return any(isinstance(f, BadTraining) and f.node == node for f in self.active)
 
     def slowness_of_link(self, one: NodeId, other: NodeId) -> float:
         """How many times slower than promised a transfer is now."""
@@ -252,6 +334,16 @@ class Storm:
 def _loses(cut: Cut, sender: NodeId, receiver: NodeId) -> bool:
     here, there = sender in cut.side, receiver in cut.side
     return here and not there if cut.one_way else here != there
+
+
+class _Everything:
+    """Contains anything."""
+
+    def __contains__(self, digest: object) -> bool:
+        return True
+
+
+_EVERYTHING = _Everything()
 
 
 class RepeatableLearner:
@@ -271,8 +363,12 @@ class Trial:
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
         rng = np.random.default_rng((schedule.seed, 5))
-        held = _holdings(rng, schedule.nodes)
+        self._joins = [fault for fault in schedule.faults if isinstance(fault, Join)]
+        nodes = schedule.nodes + len(self._joins)
+        held = _holdings(rng, nodes)
         record = first_record("trial", int(rng.integers(schedule.nodes)), "w0", tuple(range(schedule.nodes)), 4)
+        keeping = np.random.default_rng((schedule.seed, 11))
+        record = replace(record, keep_versions=int(keeping.integers(1, 4)), keep_every=int(keeping.integers(1, 6)))
         limits = Limits(unsafe_rounds=int(rng.integers(1, 4)))
         self.storm = Storm(schedule.seed)
         self.storm.silenced = self._silence
@@ -281,18 +377,19 @@ class Trial:
             policy=policy_named(schedule.policy, PolicySettings(variance_limit=400.0)),
             held=held,
             cost=replace(_COST, flops_per_sample=15e9) if schedule.policy in _TENTHS else _COST,
-            loads=load_source(_LOADS, schedule.nodes, schedule.seed),
+            loads=load_source(_LOADS, nodes, schedule.seed),
             seed=schedule.seed,
             learner=NullLearner() if rng.random() < 0.5 else RepeatableLearner(),
             limits=limits,
             conditions=self.storm,
             watcher=self,
-            close_round=lambda closed: self._invariants.closed(closed.record),
+            close_round=lambda closed: self._invariants.closed(closed.outcome, closed.record),
+            counts_overhead=True,
         )
         # A holder lost, a grace, a gathering, the longest deadline with every doubling, and one round.
         stall = 3 * self.world.lease_seconds + limits.takeover_grace + limits.load_reply
         stall += limits.overdue_after(_SLOWEST_SECONDS, setbacks=4) + 3 * _SLOWEST_SECONDS
-        self._invariants = Invariants(record, self._disk, stall)
+        self._invariants = Invariants(record, self._disk, stall, limits.unsafe_rounds)
         self._able_since: float | None = 0.0
         self._struck: dict[Fault, list[NodeId]] = {}
         self._lost: dict[NodeId, set[Digest]] = {}
@@ -301,6 +398,8 @@ class Trial:
         """Of every node that was asked to leave: the others that were there, while nothing kept them from it."""
         self._beside: dict[Process, float] = {}
         """Of every earlier life in reach of the register: since when."""
+        self._liars: set[NodeId] = set()
+        self._deceit = np.random.default_rng((schedule.seed, 9))
         self._calm_since: float | None = None
         self._rounds_to_go = ROUNDS_AFTER
 
@@ -337,7 +436,7 @@ class Trial:
 
     def _resume(self) -> None:
         if self.world.register.read().record.status == "paused":
-            self._order(0, "running")
+            self._order(0, SetStatus(0, "running"))
             self.world.clock.after(self.world.lease_seconds, self._resume)
 
     # What goes wrong, and what is ordered.
@@ -348,35 +447,82 @@ class Trial:
             self._struck[fault] = self._victims(fault)
             for node in self._struck[fault]:
                 self._strike(fault, node)
-        elif isinstance(fault, Pause):
-            self._order(fault.node, "paused")
-        elif isinstance(fault, Stop):
-            self._order(fault.node, "stopped", persistent=fault.persistent)
+        elif isinstance(fault, Pause | Stop | Backward | Join | Remove):
+            self._operate(fault)
         elif isinstance(fault, Twin):
             self.world.double(fault.node, cut_off=fault.cut_off)
         else:
             self.storm.active.append(fault)
             self._there.clear()
-        for node, (heard, _) in self._in_touch().items():
-            if reached[node][0] and not heard:
-                self.world.out_of_touch(node)
+        if isinstance(fault, Lies):
+            self._liars.add(fault.node)
+            self._invariants.lies()
+            self._lie(fault)
+        for process, (heard, _) in self._in_touch().items():
+            if process in reached and reached[process][0] and not heard:
+                self.world.out_of_touch(process.node)
 
     def _end(self, fault: Fault) -> None:
         reached = self._in_touch()
         if isinstance(fault, Crash | Blackout | Leave):
             for node in self._struck[fault]:
                 self.world.revive(node)
-        elif isinstance(fault, Pause):
-            self._order(fault.node, "running")
+        elif isinstance(fault, Pause | Backward):
+            self._order(fault.node, SetStatus(0, "running"))
+        elif isinstance(fault, Remove):
+            for node in self._struck[fault]:
+                self._order(node + 1, AddMember(0, self._name(node), ""))
         elif isinstance(fault, Twin):
             for process in self.world.former:
                 process.cut_off = process.cut_off and process.node != fault.node
             self.world.in_touch(fault.node)
         elif fault in self.storm.active:
             self.storm.active.remove(fault)
-        for node, now in self._in_touch().items():
-            if any(works and not worked for works, worked in zip(now, reached[node], strict=True)):
-                self.world.in_touch(node)
+        back = [
+            process.node
+            for process, now in self._in_touch().items()
+            if any(works and not worked for works, worked in zip(now, reached.get(process, now), strict=True))
+        ]
+        for node in dict.fromkeys(back):
+            self.world.in_touch(node)
+
+    def _operate(self, fault: Pause | Stop | Backward | Join | Remove) -> None:
+        """Give the order that a schedule has in place of a fault."""
+        if isinstance(fault, Pause):
+            self._order(fault.node, SetStatus(0, "paused"))
+        elif isinstance(fault, Stop):
+            self._order(fault.node, SetStatus(0, "stopped"), persistent=fault.persistent)
+        elif isinstance(fault, Backward):
+            if not fault.careless:
+                self._order(fault.node, SetStatus(0, "paused"))
+            self.world.clock.after((fault.end - fault.begin) / 2, self._roll_back, fault)
+        elif isinstance(fault, Join):
+            self._order(0, AddMember(0, f"joins at {fault.begin}", "a"))
+        else:
+            self._struck[fault] = self._victims(fault)
+            for node in self._struck[fault]:
+                self._order(node + 1, RemoveMember(0, self._name(node)))
+
+    def _roll_back(self, fault: Backward) -> None:
+        if versions := self.world.register.read().record.versions:
+            self._order(fault.node, RollBack(0, versions[int(fault.version * len(versions))].round))
+
+    def _lie(self, fault: Lies) -> None:
+        """Offer some node a model, with a round to train that nobody but the liar decided; and again in a while."""
+        if fault not in self.storm.active:
+            return
+        rng, record = self._deceit, self.world.register.read().record
+        victim = int(rng.integers(self.schedule.nodes))
+        samples = tuple(int(count) for count in rng.integers(0, self.world.held[victim] + 1))
+        decision = Decision("lie", victim, samples, 1.0, 1.0, 0.0, "A liar decided this.")
+        loads = Loads((1e12,) * self.schedule.nodes, (1e8,) * self.schedule.nodes)
+        assignment = Assignment(fault.node, decision, loads, float(rng.choice([0, 5e6])))
+        digest = record.weights.digest if rng.random() < 0.8 else f"lie-{int(rng.integers(1 << 30))}"
+        epoch, round_ = record.epoch + int(rng.integers(0, 2)), record.round + int(rng.integers(0, 2))
+        offer = Offer(epoch, round_, digest, 0, assignment if rng.random() < 0.8 else None)
+        if victim != fault.node:
+            self.world.deceive(fault.node, victim, offer)
+        self.world.clock.after(LIE_SECONDS, self._lie, fault)
 
     def _strike(self, fault: Fault, node: NodeId) -> None:
         if isinstance(fault, Leave):
@@ -387,19 +533,22 @@ class Trial:
         else:
             self._kill(node, wipe=isinstance(fault, LostDisk))
 
-    def _order(self, node: NodeId, status: Status, *, persistent: bool = False) -> None:
+    def _order(self, node: NodeId, change: OrderedChange, *, persistent: bool = False) -> None:
         """Order it of this node, or of the next one that is there."""
         for n in range(node, node + self.schedule.nodes):
-            order = self.world.order(n % self.schedule.nodes, status, persistent=persistent)
+            order = self.world.order(n % self.schedule.nodes, change, persistent=persistent)
             if order is not None:
-                self._invariants.ordered(order, status)
+                self._invariants.ordered(order, change)
                 return
+
+    def _name(self, node: NodeId) -> str:
+        return self.world.register.read().record.members[node].name
 
     def _silence(self, node: NodeId, away: float) -> None:
         self.world.clock.after(0.0, self._kill, node)
         self.world.clock.after(away, self.world.revive, node)
 
-    def _victims(self, fault: Crash | Blackout | Leave) -> list[NodeId]:
+    def _victims(self, fault: Crash | Blackout | Leave | Remove) -> list[NodeId]:
         if isinstance(fault, Blackout):
             return list(range(self.schedule.nodes))
         node = self.world.register.read().record.holder if fault.node is None else fault.node
@@ -419,6 +568,8 @@ class Trial:
         self._lost.setdefault(process.node, set()).update(process.disk)
 
     def _disk(self, node: NodeId) -> Container[Digest]:
+        if node in self._liars:
+            return _EVERYTHING  # what a liar said it had, no other node could know
         disk = self.world.sites[node].disk
         former = [p.disk for p in self.world.former if p.node == node]
         lost = self._lost.get(node)
@@ -428,15 +579,17 @@ class Trial:
             lost -= disk.keys()
         return set(disk).union(lost or (), *former)
 
-    def _in_touch(self) -> dict[NodeId, tuple[bool, bool]]:
-        """Of each node: whether the register hears it, and whether it hears the register."""
-        return {p.node: (self.world.is_heard(p.node), self.world.hears(p)) for p in self.world.sites}
+    def _in_touch(self) -> dict[Process, tuple[bool, bool]]:
+        """Of each process: whether the register hears it and keeps its lease, and whether it hears the register."""
+        latest = {p: (self.world.is_heard(p.node), self.world.hears(p)) for p in self.world.sites}
+        # An earlier life has no lease. It must notice that also where the later one is gone by then.
+        return latest | {p: (False, self.world.hears(p)) for p in self.world.former}
 
     def _can_move(self, record: Record) -> bool:
         """Whether nothing keeps a run from its next round, or one that is not running from a second disk."""
         if self.storm.active:
             return False
-        alive = [site for site in self.world.sites if site.alive]
+        alive = [site for site in self.world.sites if site.alive and record.is_member(site.node)]
         if record.status == "stopped":
             # Nobody takes a stopped run over: it waits for its holder.
             return len(alive) > 1 and any(p.node == record.holder and record.weights.digest in p.disk for p in alive)
@@ -445,15 +598,18 @@ class Trial:
 
     # What the world lets its watcher see.
 
-    def trained(self, parent: Digest, digest: Digest, samples: tuple[int, ...]) -> None:
+    def trained(self, parent: Digest, digest: Digest, samples: tuple[int, ...], accepted: bool) -> None:
         """Weights came into being."""
-        self._invariants.trained(parent, digest, samples)
+        self._invariants.trained(parent, digest, samples, accepted)
 
     def swapped(self, author: NodeId, epoch: int, before: Record, after: Record) -> None:
         """The record changed."""
         self._invariants.swapped(author, epoch, before, after, self.world.clock.now)
         if self._calm_since is not None and after.round > before.round:
             self._rounds_to_go -= 1
+        for node in set(after.present) - set(before.present):
+            seconds = self._joins.pop(0).after if node >= len(before.members) else 0.0
+            self.world.clock.after(seconds, self.world.revive, node)
 
     def answered(self, order: int, record: Record | None) -> None:
         """A node answered an order."""

@@ -1,4 +1,4 @@
-"""Many runs at once: scenarios, policies, seeds and other keys, in processes on this machine or on a Ray cluster.
+"""Many runs at once: scenarios, methods, seeds and other keys, in processes on this machine or on a Ray cluster.
 
 A grid picks up where it stopped: a folder with the same scenario is skipped if its run is finished and resumed if
 it is not, or if its limits have been raised since.
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import os
 import re
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
@@ -21,12 +23,13 @@ from msgspec.structs import replace
 
 from tramfl.config import Scenario, as_table, override, settings_from, with_value
 from tramfl.notation import BadInput
+from tramfl.processes import workers_with
 from tramfl.record import RunFolder, Summary, folder_name
 from tramfl.simulation.play import Request, check_way, play
 from tramfl.simulation.scenarios import difference
 
-ENDED = ("finished", "stopped")
-"""Status of a run that needs no more playing."""
+TRAINING = "tramfl.learning.training.learner"
+"""The module that imports PyTorch."""
 CANCEL_SECONDS = 30.0
 """How long interrupted runs on a Ray cluster may take to save themselves."""
 
@@ -70,21 +73,18 @@ def seeds_from(text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def cells(
-    scenarios: Sequence[Scenario], policies: Sequence[str], seeds: Sequence[int], out: Path, template: Request
-) -> list[Request]:
-    """The runs of a grid, all policies of one seed before the next seed, each with its own folder."""
+def cells(scenarios: Sequence[Scenario], seeds: Sequence[int], out: Path, template: Request) -> list[Request]:
+    """The runs of a grid, each scenario with its own method: all of one seed before the next, each with a folder."""
     return [
         replace(
             template,
-            scenario=replace(scenario, policy=policy, seed=seed),
-            out=out / folder_name(scenario) / f"{policy.replace(':', '.')}-{seed}",
+            scenario=replace(scenario, seed=seed),
+            out=out / folder_name(scenario) / f"{scenario.method_name.replace(':', '.')}-{seed}",
             threads=1,
             keep_rows=False,
         )
         for seed in seeds
         for scenario in scenarios
-        for policy in policies
     ]
 
 
@@ -119,11 +119,8 @@ def play_cell(request: Request) -> Summary:
     """Play one run of a grid, or go on with it."""
     _stop_if_told()
     resume = not request.overwrite and _same_run(request)
-    _Worker.playing = True
-    try:
+    with _Worker.playing:
         return play(replace(request, resume=resume), lambda *_: _stop_if_told()).summary()
-    finally:
-        _Worker.playing = False
 
 
 class _Worker:
@@ -131,12 +128,25 @@ class _Worker:
 
     stop: Event | None = None
     """Set once the grid is to end."""
-    playing = False
+    orphan = False
+    """Whether the grid's own process has been killed."""
+    playing = threading.Lock()
+    """Held during a run."""
 
 
 def _stop_if_told() -> None:
-    if _Worker.stop is not None and _Worker.stop.is_set():
+    if _Worker.orphan or (_Worker.stop is not None and _Worker.stop.is_set()):
         raise KeyboardInterrupt
+
+
+def _end_with_the_grid() -> None:
+    """End a worker whose grid was killed, after the round in hand: it would go on, and then wait for work forever."""
+    grid = multiprocessing.parent_process()
+    assert grid is not None
+    grid.join()
+    _Worker.orphan = True
+    with _Worker.playing:
+        os._exit(1)
 
 
 def _begin_worker(stop: Event, prepare: Callable[[], None] | None) -> None:
@@ -144,10 +154,11 @@ def _begin_worker(stop: Event, prepare: Callable[[], None] | None) -> None:
 
     def interrupted(*_: object) -> None:
         stop.set()
-        if _Worker.playing:
+        if _Worker.playing.locked():
             raise KeyboardInterrupt
 
     _Worker.stop = stop
+    threading.Thread(target=_end_with_the_grid, daemon=True).start()
     signal.signal(signal.SIGINT, interrupted)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -175,9 +186,9 @@ def play_all(
 
     Where one fails, or the user interrupts, the others are stopped after the round in hand; each can be resumed.
     """
-    spawn = multiprocessing.get_context("spawn")
-    stop = spawn.Event()
-    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_begin_worker, initargs=(stop, prepare)) as pool:
+    processes = workers_with(TRAINING if any(request.train for request in requests) else __name__)
+    stop = processes.Event()
+    with ProcessPoolExecutor(jobs, mp_context=processes, initializer=_begin_worker, initargs=(stop, prepare)) as pool:
         try:
             with _no_interrupt():
                 waiting: dict[Future[Summary], Request] = {pool.submit(play_cell, r): r for r in requests}

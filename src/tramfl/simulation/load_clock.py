@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tramfl.notation import ModelCost, NodeId
-from tramfl.scheduling.timing import compute_seconds, transfer_seconds
+from tramfl.scheduling.timing import compute_seconds
 from tramfl.simulation.loads import LoadSource, RoundLoads
 
 KEPT = 20_000
@@ -30,12 +30,18 @@ class LoadClock(Protocol):
         """The loads of one step."""
         ...
 
-    def training_seconds(self, node: NodeId, samples: Sequence[int], round_: int, at: float) -> float:
+    def training_seconds(self, node: NodeId, samples: Sequence[float], round_: int, at: float) -> float:
         """T_comp of a training of `samples` of each label that begins at `at`."""
         ...
 
-    def sending_seconds(self, one: NodeId, other: NodeId, round_: int, at: float) -> float:
-        """T_comm of a transfer of the model that begins at `at`."""
+    def sending_seconds(self, one: NodeId, other: NodeId, round_: int, at: float, bits: float | None = None) -> float:
+        """T_comm of a transfer of the model, or of so many `bits`, that begins at `at`."""
+        ...
+
+    def sending_to(
+        self, one: NodeId, others: Sequence[NodeId], round_: int, at: float, bits: float | None = None
+    ) -> list[float]:
+        """The same to each of several nodes at once."""
         ...
 
 
@@ -44,9 +50,10 @@ class RoundClock:
 
     step_seconds = 0.0
 
-    def __init__(self, source: LoadSource, cost: ModelCost) -> None:
-        self._source, self._cost = source, cost
-        self._last: tuple[int, RoundLoads] = (1, source.at(1))
+    def __init__(self, source: LoadSource, cost: ModelCost, kept: int = 1) -> None:
+        """`kept` rounds stay in memory: nodes that do not wait for each other are in several rounds at once."""
+        self._source, self._cost, self._kept = source, cost, kept
+        self._rounds: dict[int, RoundLoads] = {1: source.at(1)}
 
     def step(self, round_: int, at: float) -> int:
         """The round's number."""
@@ -54,23 +61,36 @@ class RoundClock:
 
     def loads(self, step: int) -> RoundLoads:
         """The loads of a round."""
-        if self._last[0] != step:
-            self._last = (step, self._source.at(step))
-        return self._last[1]
+        found = self._rounds.get(step)
+        if found is None:
+            if len(self._rounds) >= self._kept:
+                del self._rounds[next(iter(self._rounds))]
+            found = self._rounds[step] = self._source.at(step)
+        return found
 
-    def training_seconds(self, node: NodeId, samples: Sequence[int], round_: int, at: float) -> float:
+    def training_seconds(self, node: NodeId, samples: Sequence[float], round_: int, at: float) -> float:
         """At the round's load, or as long as the recorded round took where the same is trained again."""
         loads = self.loads(round_)
         if loads.took is not None and (loads.took.node, loads.took.samples) == (node, samples):
             return loads.took.compute_seconds
         return compute_seconds(sum(samples), self._cost, loads.flops[node])
 
-    def sending_seconds(self, one: NodeId, other: NodeId, round_: int, at: float) -> float:
+    def sending_seconds(self, one: NodeId, other: NodeId, round_: int, at: float, bits: float | None = None) -> float:
         """At the round's load, or as long as the recorded round took where the same node trains."""
         loads = self.loads(round_)
         if loads.took is not None and loads.took.node == other:
             return loads.took.transfer_seconds
-        return transfer_seconds(self._cost, loads.bandwidth[one][other])
+        return (self._cost.model_bits if bits is None else bits) / loads.bandwidth[one][other]
+
+    def sending_to(
+        self, one: NodeId, others: Sequence[NodeId], round_: int, at: float, bits: float | None = None
+    ) -> list[float]:
+        """At the round's load; the row of links is looked up once."""
+        loads = self.loads(round_)
+        if loads.took is not None:
+            return [self.sending_seconds(one, other, round_, at, bits) for other in others]
+        links, sent = loads.bandwidth[one], self._cost.model_bits if bits is None else bits
+        return [sent / links[other] for other in others]
 
 
 class SlotClock:
@@ -93,13 +113,21 @@ class SlotClock:
             found = self._slots[step] = self._source.at(step)
         return found
 
-    def training_seconds(self, node: NodeId, samples: Sequence[int], round_: int, at: float) -> float:
+    def training_seconds(self, node: NodeId, samples: Sequence[float], round_: int, at: float) -> float:
         """What passes until the slots have given the FLOPs."""
         return self._seconds(self._cost.flops_per_sample * sum(samples), at, lambda loads: loads.flops[node])
 
-    def sending_seconds(self, one: NodeId, other: NodeId, round_: int, at: float) -> float:
+    def sending_seconds(self, one: NodeId, other: NodeId, round_: int, at: float, bits: float | None = None) -> float:
         """What passes until the slots have given the bits."""
-        return self._seconds(self._cost.model_bits, at, lambda loads: loads.bandwidth[one][other])
+        return self._seconds(
+            self._cost.model_bits if bits is None else bits, at, lambda loads: loads.bandwidth[one][other]
+        )
+
+    def sending_to(
+        self, one: NodeId, others: Sequence[NodeId], round_: int, at: float, bits: float | None = None
+    ) -> list[float]:
+        """Each link goes through the slots by itself."""
+        return [self.sending_seconds(one, other, round_, at, bits) for other in others]
 
     def _seconds(self, work: float, at: float, rate: Callable[[RoundLoads], float]) -> float:
         step = first = self.step(0, at)

@@ -46,6 +46,8 @@ class RoundLoads:
     """Known only of rounds that were recorded."""
     holder: NodeId | None = None
     """Who held the model before the round; known only of rounds that were recorded."""
+    overhead_seconds: float = 0.0
+    """What gathering, deciding, the register and the disk took; known only of rounds that real sites did."""
 
 
 class LoadSource(Protocol):
@@ -180,13 +182,23 @@ class ReplayedLoads:
         loads = [row.loads.in_full for row in rows]
         seen = [b for each in loads for b in each.bandwidth if b is not None]
         links = np.full((nodes, nodes), float(np.mean(seen)) if seen else math.inf)
+        self.has_overhead = any(row.overhead > 0 for row in rows)
+        """Whether real sites did the rounds, so that what passed between their steps counts."""
         self._rounds: list[RoundLoads] = []
         for row, recorded in zip(rows, loads, strict=True):
             for node, bandwidth in enumerate(recorded.bandwidth):
                 if bandwidth is not None:
                     links[row.holder, node] = links[node, row.holder] = bandwidth
             flops = np.array([math.nan if f is None else f for f in recorded.flops])
-            self._rounds.append(replace(_round_loads(flops, links.copy()), took=_took(row), holder=row.holder))
+            met = links.copy()
+            # A node that reported without a link had the weights already.
+            met[
+                row.holder,
+                [b is None and f is not None for f, b in zip(recorded.flops, recorded.bandwidth, strict=True)],
+            ] = math.inf
+            self._rounds.append(
+                replace(_round_loads(flops, met), took=_took(row), holder=row.holder, overhead_seconds=row.overhead)
+            )
 
     def at(self, round_: int) -> RoundLoads:
         """Round k of the trace; past its end it begins again."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from msgspec import Struct, structs
@@ -16,8 +16,9 @@ from msgspec import Struct, structs
 from tramfl.config import Budget, Scenario
 from tramfl.learning.app import App
 from tramfl.notation import BadInput, Counts
-from tramfl.record import MODEL_FILE, Resolved, Row, RunFolder, is_past_a_limit, ledger_after
-from tramfl.simulation.experiment import Experiment, Setting
+from tramfl.record import Resolved, Row, RunFolder, is_past_a_limit, ledger_after
+from tramfl.simulation.arena import Arena
+from tramfl.simulation.experiment import Experiment, Playing, Setting
 from tramfl.simulation.loads import LoadSource
 from tramfl.simulation.regret import regret_of
 from tramfl.simulation.scenarios import LIMITS, difference
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 SAVE_SECONDS = 60.0
 """Wall-clock seconds between two savings of the weights during a run."""
 
-Observe = Callable[[Experiment, Row], None]
+Observe = Callable[[Playing, Row], None]
 """Sees every row, and may call the experiment's `stop`."""
 
 
@@ -45,6 +46,8 @@ class Request(Struct, frozen=True, kw_only=True):
     data_dir: Path | None = None
     threads: int | None = None
     """Cores to train on; None leaves PyTorch its default."""
+    processes: int = 1
+    """Where every node keeps a model: processes that train nodes side by side."""
     own: dict[str, str] = {}
     """The caller's own objects that take part, which no scenario can name: policy, loads, data or model."""
     data: str | None = None
@@ -63,7 +66,7 @@ def play(
     policy: Any = None,
     loads: LoadSource | None = None,
     report: Callable[[str, int, int | None], None] | None = None,
-) -> Experiment:
+) -> Playing:
     """Play a run to its end, or to the user's interrupt, in which case its summary says so."""
     folder = RunFolder(request.out) if request.out is not None else None
     if folder is not None and request.resume and not folder.holds_run:
@@ -75,16 +78,19 @@ def play(
 
         def conclude() -> None:
             # A policy object of the caller's own may count its calls: no second run is played with it.
-            experiment.regret = regret_of(experiment, loads) if policy is None else None
+            if policy is None and isinstance(experiment, Experiment):
+                experiment.regret = regret_of(experiment, loads)
 
-        if folder is not None:
-            _into(folder, request, experiment, learner, done, observe, conclude)
+        peers = experiment.setting.peers
+        with closing(peers) if peers is not None else nullcontext():
+            if folder is not None:
+                _into(folder, request, experiment, learner, done, observe, conclude)
+                return experiment
+            for row in experiment.rounds():
+                if observe is not None:
+                    observe(experiment, row)
+            conclude()
             return experiment
-    for row in experiment.rounds():
-        if observe is not None:
-            observe(experiment, row)
-    conclude()
-    return experiment
 
 
 def _check(folder: RunFolder, request: Request) -> None:
@@ -105,7 +111,7 @@ def _prepare(
     policy: Any,
     loads: LoadSource | None,
     report: Callable[[str, int, int | None], None] | None,
-) -> tuple[Experiment, Learner | None, list[Row]]:
+) -> tuple[Playing, Learner | None, list[Row]]:
     """The run, at its beginning or where its folder left off, and the rows it goes on from."""
     learner: Learner | None = None
     if request.train:
@@ -115,6 +121,7 @@ def _prepare(
             app=app,
             report=report,
             threads=request.threads,
+            processes=request.processes,
         )
     else:
         setting = scheduling_only(request.scenario)
@@ -127,8 +134,11 @@ def _prepare(
         if loads is not None:
             _check_loads(folder, done, loads)
     keep = request.keep_rows or folder is None
-    experiment = Experiment(request.scenario, setting, policy=policy, loads=loads, done=done, keep_rows=keep)
-    return experiment, learner, done
+    if request.scenario.keeps_models:
+        if policy is not None:
+            raise BadInput(f"policy: {request.scenario.method_name} has none, for every node keeps a model.")
+        return Arena(request.scenario, setting, loads=loads, done=done, keep_rows=keep), learner, done
+    return Experiment(request.scenario, setting, policy=policy, loads=loads, done=done, keep_rows=keep), learner, done
 
 
 def _resolved(request: Request, setting: Setting) -> Resolved:
@@ -136,11 +146,15 @@ def _resolved(request: Request, setting: Setting) -> Resolved:
         trained=request.train,
         threads=request.threads if request.train else None,
         labels=setting.labels,
-        held=tuple(map(tuple, setting.held.tolist())),
+        held=_held(setting),
         cost=setting.cost,
         own=request.own,
         data=request.data or setting.data,
     )
+
+
+def _held(setting: Setting) -> tuple[tuple[int, ...], ...]:
+    return tuple(map(tuple, setting.held.tolist()))
 
 
 def check_own(folder: RunFolder, own: Collection[str]) -> None:
@@ -184,7 +198,7 @@ def check_way(folder: RunFolder, request: Request) -> None:
 def _into(
     folder: RunFolder,
     request: Request,
-    experiment: Experiment,
+    experiment: Playing,
     learner: Learner | None,
     done: list[Row],
     observe: Observe | None,
@@ -200,7 +214,7 @@ def _into(
             writer.write(row)
             safe = experiment.reached, writer.size
             if learner is not None and time.monotonic() - saved_at > SAVE_SECONDS:
-                _save(folder, experiment, learner)
+                _save(folder, experiment)
                 saved_at = time.monotonic()
             if observe is not None:
                 observe(experiment, row)
@@ -214,13 +228,14 @@ def _into(
         writer.close()
         experiment.go_back_to(reached)
         if learner is not None:
-            _save(folder, experiment, learner)
+            _save(folder, experiment)
         folder.conclude(experiment.summary())
 
 
-def _save(folder: RunFolder, experiment: Experiment, learner: Learner) -> None:
-    about = {"round": str(experiment.reached.tally.rounds)}
-    folder.save_model(learner.weights(experiment.weights, about=about))
+def _save(folder: RunFolder, experiment: Playing) -> None:
+    saved = experiment.saved({"round": str(experiment.reached.tally.rounds)})
+    if saved is not None:
+        folder.save_model(saved.model, saved.state)
 
 
 def _take_up(
@@ -240,8 +255,14 @@ def _take_up(
 
 
 def _check_data(folder: RunFolder, request: Request, setting: Setting) -> None:
-    """BadInput where the data that the scenario names are not those that the run in the folder was played on."""
+    """BadInput where the data, or the counts, that the scenario names are not those that the run was played on."""
     before, now, named = folder.resolved().data, setting.data, folder.scenario()
+    table = request.scenario.partition.held
+    if table is not None and table == named.partition.held and folder.resolved().held != _held(setting):
+        raise BadInput(
+            f"{folder.path}: the counts in {table} have changed since the run there was played; bring the former file"
+            " back, or play a new run."
+        )
     same = (named.dataset, named.app) == (request.scenario.dataset, request.scenario.app)
     if same and request.data is None and None not in (before, now) and before != now:
         what = request.scenario.app or request.scenario.dataset
@@ -272,12 +293,12 @@ def _check_fit(folder: RunFolder, rows: list[Row], setting: Setting) -> None:
 def _with_weights(
     folder: RunFolder, rows: list[Row], setting: Setting, learner: Learner
 ) -> tuple[list[Row], Setting]:
-    content = folder.model()
+    content = folder.saved_weights()
     if content is None:
         return [], setting
     from tramfl.learning.model.weights import about
 
-    path = folder.path / MODEL_FILE
+    path = folder.saved
     remedy = "remove it to play the run again from its beginning"
     try:
         round_ = int(about(content)["round"])
@@ -289,10 +310,22 @@ def _with_weights(
         raise BadInput(f"{path} is of round {round_}, but {folder.rounds.name} has {len(rows)} rounds; {remedy}.")
     rows = rows[:round_]
     try:
+        if isinstance(learner, KeepsModels):
+            learner.restore_values(content)
+            return rows, setting
         digest = learner.restore(content, drawn_by(rows, setting.held))
     except BadInput as error:
         raise BadInput(f"{path}: {str(error).rstrip('.')}; {remedy}.") from None
     return rows, replace(setting, initial=digest)
+
+
+@runtime_checkable
+class KeepsModels(Protocol):
+    """A learner of all nodes' models."""
+
+    def restore_values(self, content: bytes) -> None:
+        """Take up the models of a file."""
+        ...
 
 
 def drawn_by(rows: list[Row], held: Counts) -> Counts:

@@ -18,6 +18,7 @@ from tramfl.config import (
     as_table,
     settings_from,
 )
+from tramfl.methods import Method, filled, with_method
 from tramfl.notation import BadInput
 from tramfl.record import read_config
 
@@ -99,15 +100,17 @@ def _shown(value: Any) -> str:
     return "not set" if value is None else str(value)
 
 
-def scenario_from(name_or_file: str) -> Scenario:
-    """A scenario by name, or from a TOML file."""
-    if not name_or_file.endswith(".toml"):
-        return scenario_named(name_or_file)
-    path = Path(name_or_file)
-    table = read_config(path)
-    table.setdefault("name", path.stem)
-    table.pop("resolved", None)
-    return settings_from(table, Scenario, name_or_file)
+def scenario_from(name_or_file: str, method: Method | None = None) -> Scenario:
+    """A scenario by name, or from a TOML file; `method` comes before the file's own settings."""
+    if name_or_file.endswith(".toml"):
+        path = Path(name_or_file)
+        table = read_config(path)
+        table.setdefault("name", path.stem)
+        table.pop("resolved", None)
+        found = settings_from(filled(table, name_or_file), Scenario, name_or_file)
+    else:
+        found = scenario_named(name_or_file)
+    return found if method is None else with_method(found, method)
 
 
 def scenario_for_sites(name_or_file: str | None, sites: int) -> Scenario:

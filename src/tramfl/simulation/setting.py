@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from tramfl.config import Scenario
 from tramfl.draws import generator
+from tramfl.exchange import rule_named
 from tramfl.learning.app import App, app_of
 from tramfl.learning.chance import Purpose
 from tramfl.learning.data.datasets import NAMES, data_folder
@@ -26,7 +28,16 @@ from tramfl.record import Scores
 from tramfl.simulation.experiment import Setting
 
 if TYPE_CHECKING:
-    from tramfl.learning.training.learner import Learner
+    from tramfl.learning.training.learner import Learner, TestScores
+    from tramfl.learning.training.peers import PeerLearner
+
+
+HELD_BACK = "held-back"
+"""`exchange.shared`: the samples that the nodes keep aside."""
+
+
+_SHARES = {"float32": 1.0, "float16": 1 / 2, "int8": 1 / 4, "int4": 1 / 8}
+"""What a coded model takes of a float32 one, up to scales: without a network, their number is not known."""
 
 
 def scheduling_only(scenario: Scenario) -> Setting:
@@ -41,7 +52,7 @@ def scheduling_only(scenario: Scenario) -> Setting:
     if cost.flops_per_sample is None or cost.model_bits is None:
         raise BadInput("without training the cost cannot be computed: set cost.flops_per_sample and cost.model_bits.")
     held, names = held_by_nodes(scenario)
-    return Setting(held, ModelCost(cost.flops_per_sample, cost.model_bits), names)
+    return Setting(held, ModelCost(cost.flops_per_sample, cost.model_bits * _SHARES[scenario.transit.codec]), names)
 
 
 def held_by_nodes(scenario: Scenario, data_dir: Path | None = None) -> tuple[Counts, tuple[str, ...]]:
@@ -95,12 +106,29 @@ class _Judge:
 
     def scores(self, digest: Digest, node: NodeId, targets: Sequence[float]) -> Scores:
         """Off the virtual clock."""
-        found = self._learner.scores(digest, node, targets)
-        return Scores(found.test_accuracy, found.test_loss, found.validation_loss, found.metrics or UNSET)
+        return as_scores(self._learner.scores(digest, node, targets))
 
     def diverged(self, digest: Digest) -> bool:
         """Whether the training that made a model had no finite loss."""
         return self._learner.diverged(digest)
+
+
+class _Peers:
+    """A learner of all nodes' models, with its scores as a row has them."""
+
+    def __init__(self, learner: PeerLearner) -> None:
+        self._learner, self.outputs = learner, learner.outputs
+        self.do, self.discard = learner.do, learner.discard
+        self.saved, self.delivered, self.close = learner.saved, learner.delivered, learner.close
+
+    def score(self, models: Sequence[tuple[Digest, NodeId]], targets: Sequence[float]) -> list[Scores]:
+        """Off the virtual clock."""
+        return [as_scores(found) for found in self._learner.score(models, targets)]
+
+
+def as_scores(found: TestScores) -> Scores:
+    """A learner's scores as a row has them."""
+    return Scores(found.test_accuracy, found.test_loss, found.validation_loss, found.metrics or UNSET)
 
 
 def with_training(
@@ -110,6 +138,7 @@ def with_training(
     app: App | None = None,
     report: Callable[[str, int, int | None], None] | None = None,
     threads: int | None = None,
+    processes: int = 1,
 ) -> tuple[Setting, Learner]:
     """The setting of a run that trains, and its learner."""
     if scenario.partition.held is not None:
@@ -122,9 +151,26 @@ def with_training(
         ) from None
     if threads is not None:
         use_threads(threads)
+    brought = app is not None  # the caller's own objects are not at hand in another process
     app = app or app_of(scenario)
     data = data_of(scenario, app, data_dir, report=report)
-    learner = build_learner(scenario, data_dir, app=app, dataset=data)
+    peers: _Peers | None = None
+    if scenario.keeps_models:
+        from tramfl.learning.training.peers import PeerLearner
+
+        learner = build_learner(at_its_rate(scenario), data_dir, app=app, dataset=data, kind=PeerLearner)
+        assert isinstance(learner, PeerLearner)
+        assert scenario.exchange is not None
+        if getattr(rule_named(scenario.exchange, len(learner.held)), "shares_samples", False):
+            source = scenario.exchange.shared
+            learner.share(None if source == HELD_BACK else load_data(source, data_folder(data_dir), report=report))
+        peers = _Peers(learner)
+        if processes > 1 and not brought:
+            from tramfl.learning.training.crew import Crew
+
+            learner.crew = Crew(processes, at_its_rate(scenario), data_dir, threads)
+    else:
+        learner = build_learner(scenario, data_dir, app=app, dataset=data)
     # The data sets known by name are checked when they are fetched, and are the same everywhere.
     known = app.data is None and scenario.dataset in NAMES
     setting = Setting(
@@ -134,9 +180,17 @@ def with_training(
         learner,
         _Judge(learner),
         learner.initial(),
+        peers,
         None if known else fingerprint(data),
     )
     return setting, learner
+
+
+def at_its_rate(scenario: Scenario) -> Scenario:
+    """The scenario with the learning rate of its method."""
+    rate = scenario.exchange.rate if scenario.exchange is not None else 1.0
+    training = replace(scenario.training, learning_rate=scenario.training.learning_rate * rate)
+    return replace(scenario, training=training)
 
 
 def torch_left_alone() -> AbstractContextManager[None]:

@@ -136,7 +136,7 @@ class _MLflow:
         from mlflow.entities import Param
 
         scenario = request.scenario
-        name = f"{scenario.name} {scenario.policy} seed {scenario.seed}"
+        name = f"{scenario.name} {scenario.method_name} seed {scenario.seed}"
         tags = {self.FOLDER: str(request.out.absolute())} if request.out is not None else None
         run: str = self._client.create_run(experiment, run_name=name, tags=tags).info.run_id
         self._client.log_batch(run, params=[Param(k, str(v)) for k, v in leaves(as_table(scenario))])
@@ -183,7 +183,7 @@ class _WandB:
                 project=os.environ.get("WANDB_PROJECT", "tramfl"),
                 id=name,
                 resume="allow" if request.resume else None,
-                name=f"{scenario.name} {scenario.policy} seed {scenario.seed}",
+                name=f"{scenario.name} {scenario.method_name} seed {scenario.seed}",
                 dir=folder,
                 config=dict(leaves(as_table(scenario))),
                 settings=wandb.Settings(silent=True, console="off"),

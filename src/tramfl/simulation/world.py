@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from tramfl.circulation import commands as do
 from tramfl.circulation import events as on
-from tramfl.circulation.custody import MemoryRegister, Record, Status, Versioned
+from tramfl.circulation.changes import OrderedChange
+from tramfl.circulation.custody import MemoryRegister, Record, Versioned
 from tramfl.circulation.holding import reports_noted
 from tramfl.circulation.machine import advance
-from tramfl.circulation.phases import Copy, Following, Limits, State
+from tramfl.circulation.phases import Copy, Following, Limits, Offer, State
 from tramfl.config import LoadModel
 from tramfl.draws import deciding
 from tramfl.notation import Digest, ModelCost, NodeId
@@ -33,6 +34,10 @@ from tramfl.simulation.loads import LoadSource
 
 REGISTER = -1
 """The register's place in the network."""
+CARELESS = Limits(unsafe_rounds=1 << 62, unsafe_seconds=math.inf)
+"""For the paper's experiments: nothing fails, so no node ships a background copy, or waits for one."""
+SLOW_AFTER = 2.0
+"""Seconds after which a sender sees how slow a transfer is."""
 
 
 class RunTrainer(Protocol):
@@ -81,12 +86,20 @@ class Conditions(Protocol):
         """Seconds until weights are on this node's disk, or None where the disk is full."""
         ...
 
+    def lies(self, node: NodeId) -> bool:
+        """Whether this node says that it has what it was sent, and has not."""
+        ...
+
     def slowness(self, node: NodeId) -> float:
         """How many times longer than predicted this node trains."""
         ...
 
     def slowness_of_link(self, one: NodeId, other: NodeId) -> float:
         """How many times longer than predicted a transfer takes."""
+        ...
+
+    def rejects(self, node: NodeId) -> bool:
+        """Whether what this node trains now is not acceptable."""
         ...
 
 
@@ -109,6 +122,10 @@ class Calm:
         """At once."""
         return 0.0
 
+    def lies(self, node: NodeId) -> bool:
+        """Never."""
+        return False
+
     def slowness(self, node: NodeId) -> float:
         """As predicted."""
         return 1.0
@@ -116,6 +133,10 @@ class Calm:
     def slowness_of_link(self, one: NodeId, other: NodeId) -> float:
         """As predicted."""
         return 1.0
+
+    def rejects(self, node: NodeId) -> bool:
+        """Never."""
+        return False
 
 
 class Watcher(Protocol):
@@ -125,8 +146,8 @@ class Watcher(Protocol):
         """`author`, acting under `epoch`, changed the record."""
         ...
 
-    def trained(self, parent: Digest, digest: Digest, samples: tuple[int, ...]) -> None:
-        """Weights came into being."""
+    def trained(self, parent: Digest, digest: Digest, samples: tuple[int, ...], accepted: bool) -> None:
+        """Weights came into being; `accepted`: the node that trained them found them acceptable."""
         ...
 
     def answered(self, order: int, record: Record | None) -> None:
@@ -186,7 +207,9 @@ class World:
         close_round: Callable[[do.CloseRound], None] | None = None,
         load_model: LoadModel | None = None,
         usual_samples: float = 1000.0,
+        counts_overhead: bool = False,
     ) -> None:
+        """`counts_overhead`: whether what passes between the steps of a round belongs to the run's time."""
         self.clock = Clock(record.weights.since)
         self.register = MemoryRegister(record)
         self.policy, self.held, self.cost, self.seed = policy, held, cost, seed
@@ -215,15 +238,15 @@ class World:
         nodes = len(held)
         self.sites = [
             Process(
-                State(node, nodes, cost.model_bits, limits or Limits()),
+                State(node, cost.model_bits, limits or CARELESS, counts_overhead=counts_overhead),
                 {copy.digest: copy} if node in record.weights.copies else {},
             )
             for node in range(nodes)
         ]
-        """Each node's latest life."""
+        """Each node's latest life; of a node that is no member yet, one that never began."""
         self.former: list[Process] = []
         """Lives that go on although their node was started a second time."""
-        self.leases = set(range(nodes))
+        self.leases = set(record.present)
         self._times_in_touch = [0] * nodes
         """How often a node came to reach the register: a lease runs out only if that has not happened again."""
         self._joined = [0] * nodes
@@ -234,8 +257,8 @@ class World:
     # Running.
 
     def start(self) -> None:
-        """Start every node."""
-        for node in range(len(self.sites)):
+        """Start every member."""
+        for node in self.register.read().record.present:
             self.revive(node)
 
     def run(self, until: Callable[[], bool]) -> None:
@@ -261,7 +284,9 @@ class World:
         old = self.sites[node]
         # Tickets of an earlier life must never be mistaken for this one's.
         ticket = (old.incarnation + 1) << 32
-        process = Process(State(node, old.state.nodes, old.state.model_bits, old.state.limits, ticket=ticket), disk)
+        before = old.state
+        state = State(node, before.model_bits, before.limits, ticket=ticket, counts_overhead=before.counts_overhead)
+        process = Process(state, disk)
         process.alive = True
         self.sites[node] = process
         self._tell(process, 0.0, on.Started(self.clock.now, tuple(disk.values())))
@@ -283,11 +308,11 @@ class World:
         processes = (self.sites[node], *reversed([p for p in self.former if p.node == node]))
         return [process for process in processes if process.alive]
 
-    def order(self, node: NodeId, status: Status, *, persistent: bool = False) -> int | None:
-        """Order a node to pause, resume or stop the run; the order's number, or None where the node is not there."""
+    def order(self, node: NodeId, change: OrderedChange, *, persistent: bool = False) -> int | None:
+        """Order a node to change the record; the order's number, or None where the node is not there."""
         for process in self._lives(node)[:1]:
             self._orders += 1
-            self._tell(process, 0.0, on.Ordered(self.clock.now, self._orders, status, persistent))
+            self._tell(process, 0.0, on.Ordered(self.clock.now, self._orders, change, persistent))
             return self._orders
         return None
 
@@ -404,9 +429,15 @@ class World:
 
     def _decide(self, process: Process, command: do.Decide) -> None:
         rng = deciding(self.seed, command.ledger.round + 1)
-        decision = self.policy.decide(command.ledger, command.loads, self.held, process.node, self.cost, rng)
-        checked = check_decision(decision, command.loads, self.held)
-        self._tell(process, 0.0, on.Decided(self.clock.now, command.ticket, checked))
+        held = self.held[: len(command.loads.flops)]
+        decision = self.policy.decide(command.ledger, command.loads, held, process.node, self.cost, rng)
+        checked = check_decision(decision, command.loads, held)
+        seconds = 0.0
+        if process.state.counts_overhead:
+            # Of a recorded round: all that was neither training nor transfer nor waiting.
+            step = self.load_clock.step(command.ledger.round + 1, self.clock.now)
+            seconds = self.load_clock.loads(step).overhead_seconds
+        self._tell(process, seconds, on.Decided(self.clock.now + seconds, command.ticket, checked))
 
     def _wake(self, process: Process, command: do.Wake) -> None:
         self._tell(process, command.seconds, on.Woke(self.clock.now + command.seconds, command.ticket))
@@ -414,7 +445,10 @@ class World:
     # Transfers.
 
     def _transfer_seconds(self, node: NodeId, command: do.SendModel) -> float:
-        """T_comm at the loads that the transfer meets, times how much slower the link is than they say."""
+        """T_comm at the loads that the transfer meets, times how much slower the link is than they say; 0 where
+        the receiver has the weights."""
+        if command.offer.digest in self.sites[command.to].disk:
+            return 0.0
         seconds = self.load_clock.sending_seconds(node, command.to, command.offer.round + 1, self.clock.now)
         return seconds * self.conditions.slowness_of_link(node, command.to)
 
@@ -430,15 +464,33 @@ class World:
             self._tell(process, seconds / 2, on.SendFailed(at, command.ticket))
         elif receiver is not None:
             self.clock.after(seconds, self._arrive, process, receiver, command, seconds)
+            assignment = command.offer.assignment
+            slow = self.conditions.slowness_of_link(node, to) > 1
+            if slow and assignment is not None and seconds - SLOW_AFTER > assignment.decision.transfer_seconds:
+                slowed = on.SendSlowed(self.clock.now + SLOW_AFTER, command.ticket, seconds - SLOW_AFTER)
+                self._tell(process, SLOW_AFTER, slowed)
 
     def _arrive(self, sender: Process, receiver: Process, command: do.SendModel, seconds: float) -> None:
         """The last byte is due: does it get there?"""
         if not self._linked(sender.node, receiver.node) or not sender.alive:
             return
-        if receiver.alive:
+        if receiver.alive and self.conditions.lies(receiver.node):
+            self._reply(receiver.node, sender.node, command.offer.ticket, on.Acknowledged)
+        elif receiver.alive:
+            if self.in_reach(receiver):
+                # A site reads the record before it lets a model in.
+                self._tell(receiver, 0.0, on.RecordSeen(self.clock.now, self.register.read()))
             self._tell(receiver, 0.0, on.ModelArrived(self.clock.now, sender.node, command.offer, seconds))
         else:
             self._tell(sender, 0.0, on.SendFailed(self.clock.now, command.ticket))
+
+    def deceive(self, liar: NodeId, victim: NodeId, offer: Offer) -> None:
+        """A node sends another a model that nothing in its own machine asked it to send."""
+        for process in self._lives(victim)[:1]:
+            if self._linked(liar, victim):
+                if self.in_reach(process):
+                    self._tell(process, 0.0, on.RecordSeen(self.clock.now, self.register.read()))
+                self._tell(process, 0.0, on.ModelArrived(self.clock.now, liar, offer, 0.1))
 
     def _linked(self, one: NodeId, other: NodeId) -> bool:
         """Whether a connection holds, which needs both directions."""
@@ -481,10 +533,12 @@ class World:
         node, samples = process.node, command.assignment.decision.samples
         assert command.parent in process.disk, f"node {node} trains what it does not have: {command}"
         digest = self.learner.train(node, command.parent, samples, command.round)
+        accepted = not self.conditions.rejects(node)
         if self.watcher is not None:
-            self.watcher.trained(command.parent, digest, samples)
+            self.watcher.trained(command.parent, digest, samples, accepted)
         seconds = self._training_seconds(node, command)
-        self._tell(process, seconds, on.Trained(self.clock.now + seconds, command.ticket, digest, seconds))
+        kind = on.Trained if accepted else on.Rejected
+        self._tell(process, seconds, kind(self.clock.now + seconds, command.ticket, digest, seconds))
 
     def _store(self, process: Process, command: do.Store) -> None:
         seconds = self.conditions.store_seconds(process.node)
