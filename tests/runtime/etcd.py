@@ -1,7 +1,7 @@
 """An etcd cluster for tests and benchmarks: real members on this machine, each a process to kill or to freeze.
 
     with EtcdCluster(folder, tls=True) as cluster:
-        register = EtcdRegister(cluster.settings(), "federation", node=0, lease_seconds=2)
+        register = EtcdRegister(cluster.settings(), "federation", node="a", lease_seconds=2)
         cluster.kill(cluster.leader())
 
 Members keep their data in `folder`, listen on free ports, sync to disk as in earnest, and hold elections quickly.
@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from tests.system_parts import require
+from tests.system_parts import TIED, require
 from tramfl.runtime.operator.ports import free_ports
 from tramfl.runtime.settings import RegisterSettings
 
@@ -128,7 +128,7 @@ class EtcdCluster:
             assert self._processes[member] is None, f"member {member} runs already"
             with (self.folder / f"m{member}.log").open("ab") as log:
                 self._processes[member] = subprocess.Popen(
-                    self._command(member),
+                    [*TIED, *self._command(member)],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.system_parts import TIED
 from tramfl.circulation.custody import Record
 from tramfl.config import Scenario
 from tramfl.record import Row
@@ -29,6 +30,8 @@ from tramfl.runtime.wire import Order
 
 T = TypeVar("T")
 COMMAND = (sys.executable, "-c", "from tramfl.cli import main; main()")
+PATIENCE = 300.0
+"""Seconds until a wait fails: a site that starts beside much other work may take minutes to import PyTorch."""
 LONG_LEASE = 60.0
 """Seconds for which no site that lives is taken for dead, however busy the machine."""
 
@@ -100,7 +103,7 @@ class LocalFederation:
             assert name not in self.processes or self.processes[name].poll() is not None
             with (self.site_folder(name) / "log.jsonl").open("ab") as log:
                 self.processes[name] = subprocess.Popen(
-                    [*self._wrap(name), *COMMAND, "node", str(self._site_file(name))],
+                    [*TIED, *self._wrap(name), *COMMAND, "node", str(self._site_file(name))],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -139,7 +142,7 @@ class LocalFederation:
     def process(*arguments: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
         """A command as a process of its own, ended at the end."""
         with log.open("wb") as out:
-            process = subprocess.Popen([*COMMAND, *arguments], stdout=out, stderr=out, start_new_session=True)
+            process = subprocess.Popen([*TIED, *COMMAND, *arguments], stdout=out, stderr=out, start_new_session=True)
         try:
             yield process
         finally:
@@ -150,7 +153,7 @@ class LocalFederation:
     @staticmethod
     def wait_for(true: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
         """Until something holds, while a process lives."""
-        until = time.monotonic() + 120
+        until = time.monotonic() + PATIENCE
         while not true():
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < until, log.read_text()
@@ -192,10 +195,20 @@ class LocalFederation:
         with self._hand() as (runner, hand):
             return runner.run(hand.order(Order(what, run, replacing)))  # type: ignore[arg-type]
 
-    def ready(self, *names: str) -> None:
+    def start_with(self, least: int, run: str) -> str:
+        """As `tramfl start --min-sites` gives it."""
+        with self._hand() as (runner, hand):
+            return runner.run(hand.order(Order("start", run, True, least)))
+
+    def order_site(self, name: str, what: str) -> str:
+        """As `tramfl drain` and `undrain` give it."""
+        with self._hand() as (runner, hand):
+            return runner.run(hand.order_site(name, Order(what)))  # type: ignore[arg-type]
+
+    def ready(self, *names: str, seconds: float = 120.0) -> None:
         """Until these sites, or all, answer."""
         wanted = {self.names.index(name) for name in names or self.names}
-        self.wait("sites that answer", lambda: wanted <= set(self.status().answering))
+        self.wait("sites that answer", lambda: wanted <= set(self.status().answering), seconds)
 
     def begin(self, run: str = "run") -> None:
         """Start all sites and a run."""
@@ -203,7 +216,7 @@ class LocalFederation:
         self.ready()
         self.order("start", run)
 
-    def wait(self, what: str, true: Callable[[], bool], seconds: float = 120.0) -> None:
+    def wait(self, what: str, true: Callable[[], bool], seconds: float = PATIENCE) -> None:
         """Until something holds; generous, since the machine may be busy."""
         until = time.monotonic() + seconds
         while not true():
@@ -211,7 +224,7 @@ class LocalFederation:
                 raise AssertionError(f"no {what} within {seconds:.0f} s\n{self.logs()}")
             time.sleep(0.05)
 
-    def seen(self, what: str, look: Callable[[], T | None], seconds: float = 120.0) -> T:
+    def seen(self, what: str, look: Callable[[], T | None], seconds: float = PATIENCE) -> T:
         """What a look finds, once it finds something; not looked at again, since a second look may differ."""
         found: list[T] = []
 
@@ -222,7 +235,7 @@ class LocalFederation:
         self.wait(what, finds, seconds)
         return found[0]
 
-    def wait_for_round(self, round_: int, seconds: float = 120.0) -> Record:
+    def wait_for_round(self, round_: int, seconds: float = PATIENCE) -> Record:
         """The record, once so many rounds are committed."""
 
         def there() -> Record | None:

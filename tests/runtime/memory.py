@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass, field
 
 from tramfl.circulation.custody import MemoryRegister, Record, Versioned
-from tramfl.notation import NodeId
 from tramfl.runtime.registers.contract import ABSENT, LeaseLost, LeaseTaken, Silent, Standing
+from tramfl.runtime.registers.records import Records
 
 POLL_SECONDS = 0.005
 
@@ -18,28 +18,31 @@ class Memory:
     """What all sites share."""
 
     register: MemoryRegister | None = None
-    lives: dict[NodeId, tuple[object, float]] = field(default_factory=dict)
+    lives: dict[str, tuple[object, float]] = field(default_factory=dict)
     """Of each node: whose lease it is, and when it ends."""
     rows: dict[tuple[str, int], bytes] = field(default_factory=dict)
     notes: dict[tuple[str, int], bytes] = field(default_factory=dict)
+    revoked: bytes = b""
 
 
 class MemoryView:
     """One site's view of it. See `Register`."""
 
-    def __init__(self, memory: Memory, node: NodeId, lease_seconds: float) -> None:
+    def __init__(self, memory: Memory, node: str, lease_seconds: float) -> None:
         self._memory = memory
+        self.records = Records()
         self._node = node
         self._lease_seconds = lease_seconds
         self._closed = False
         self._joined = False
 
-    async def join(self) -> None:
+    async def join(self) -> str | None:
         life, ends = self._memory.lives.get(self._node, (None, 0.0))
         if self._joined and life is not self and time.monotonic() < ends:
-            raise LeaseTaken(str(self._node))
+            raise LeaseTaken(self._node)
         self._joined = True
         self._memory.lives[self._node] = (self, time.monotonic() + self._lease_seconds)
+        return None
 
     async def renew(self) -> None:
         self._check_lease()
@@ -54,7 +57,7 @@ class MemoryView:
             raise Silent("closed")
         now, register = time.monotonic(), self._memory.register
         alive = frozenset(node for node, (_, ends) in self._memory.lives.items() if now < ends)
-        return Standing(None if register is None else register.read(), alive)
+        return Standing(None if register is None else register.read(), alive, self._memory.revoked)
 
     async def changed(self, since: Standing, seconds: float) -> Standing:
         until = time.monotonic() + seconds
@@ -84,13 +87,16 @@ class MemoryView:
     async def notes(self, run: str, first: int, last: int) -> dict[int, bytes]:
         return dict(self._between(self._memory.notes, run, first, last))
 
+    async def announce_revoked(self, content: bytes) -> None:
+        self._memory.revoked = content
+
     async def close(self) -> None:
         self._closed = True
 
     def _check_lease(self) -> None:
         life, ends = self._memory.lives.get(self._node, (None, 0.0))
         if life is not self or time.monotonic() >= ends:
-            raise LeaseLost(str(self._node))
+            raise LeaseLost(self._node)
 
     @staticmethod
     def _between(kept: dict[tuple[str, int], bytes], run: str, first: int, last: int) -> list[tuple[int, bytes]]:

@@ -24,6 +24,7 @@ from tramfl.circulation.phases import Assignment, Copy, Offer
 from tramfl.notation import Candidate, Decision, Digest, Loads, NodeId
 from tramfl.runtime.log_events import wrong_with
 from tramfl.runtime.operator.ports import free_ports
+from tramfl.runtime.roster import Roster
 from tramfl.runtime.settings import Federation, FederationFile, SiteEntry
 from tramfl.runtime.transport import Credentials, Peers, Server, links
 from tramfl.runtime.weights.manifest import Manifest
@@ -37,6 +38,7 @@ from tramfl.runtime.wire import (
     Load,
     Order,
     OrderResult,
+    Proceed,
     Refused,
     Reply,
     Rows,
@@ -67,10 +69,19 @@ class Authority:
     def pem(self) -> bytes:
         return self._own.public_bytes(serialization.Encoding.PEM)
 
-    def issue(self, name: str, lasts: datetime.timedelta = 8 * DAY, trusting: Authority | None = None) -> Credentials:
+    def issue(
+        self,
+        name: str,
+        lasts: datetime.timedelta = 8 * DAY,
+        trusting: Authority | None = None,
+        common: tuple[str, ...] | None = None,
+        also: tuple[str, ...] = (),
+    ) -> Credentials:
+        """Of a site; `common` in place of its one common name, `also` beside its alternative name."""
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = _certificate(_name(name), self._name, key.public_key(), lasts)
-        names = x509.SubjectAlternativeName([x509.DNSName(name)])
+        subject = _name(name) if common is None else _name(*common)
+        builder = _certificate(subject, self._name, key.public_key(), lasts)
+        names = x509.SubjectAlternativeName([x509.DNSName(each) for each in (name, *also) if each])
         certificate = builder.add_extension(names, False).sign(self._key, hashes.SHA256())
         private = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -78,8 +89,8 @@ class Authority:
         return Credentials((trusting or self).pem, certificate.public_bytes(serialization.Encoding.PEM), private)
 
 
-def _name(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+def _name(*names: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name) for name in names])
 
 
 def _certificate(
@@ -143,16 +154,20 @@ class PlainHost:
     asked: list[object] = field(default_factory=list)
     hold: asyncio.Event | None = None
     lines: tuple[bytes, ...] = ()
+    says: str = "Done."
 
     async def load(self, peer: NodeId, ask: AskLoad) -> Load:
         self.asked.append((peer, ask))
         return Load(1e9, 1e8, (5, 5))
 
-    def admission(self, peer: NodeId, consignment: Consignment) -> str | None:
+    def receiving(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    async def admission(self, peer: NodeId, consignment: Consignment) -> str | None:
         return self.objection
 
     async def arrived(
-        self, peer: NodeId, consignment: Consignment, staged: Path, seconds: float
+        self, peer: NodeId, consignment: Consignment, staged: Path, seconds: float, since: float
     ) -> Accepted | Refused:
         assert self.store is not None
         self.arrivals.append((peer, consignment, seconds))
@@ -164,7 +179,7 @@ class PlainHost:
 
     async def order(self, who: str, order: Order) -> OrderResult:
         self.asked.append((who, order))
-        return OrderResult(True, "Done.")
+        return OrderResult(True, self.says)
 
     async def rows(self, who: str, ask: AskRows) -> Rows:
         self.asked.append((who, ask))
@@ -205,14 +220,14 @@ class Trial:
         self.server = self.new_server()
 
     def new_server(self) -> Server:
-        return Server(f"127.0.0.1:{self.port}", self.issue("birch"), self.federation, self.host, self.log)
+        return Server(f"127.0.0.1:{self.port}", self.issue("birch"), Roster(self.federation), self.host, self.log)
 
     def issue(self, name: str) -> Credentials | None:
         return self.authority.issue(name) if self.authority else None
 
     def peers(self, name: str = "ash", port: int | None = None) -> Peers:
         places = self.federation if port is None else federation(ports={"birch": port})
-        return Peers(places, name, self.issue(name))
+        return Peers(Roster(places), name, self.issue(name))
 
     def consignment(self, **changes: Any) -> Consignment:
         return consignment(self.model, self.digest, **changes)
@@ -250,7 +265,10 @@ def ignore(sent: int) -> None:
 
 
 async def said(peers: Peers, messages: list[bytes], end: bool = True) -> list[Reply]:
-    """What birch answers to raw messages of a transfer; they are written whether or not it wants them."""
+    """What birch answers to raw messages of a transfer; they are written whether or not it wants them.
+
+    Where birch says Proceed again as bytes arrive, only the first is returned.
+    """
     call = peers._channel(1).stream_stream(links.method("Carry"))(metadata=peers._metadata)
     replies: list[Reply] = []
     with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
@@ -260,7 +278,9 @@ async def said(peers: Peers, messages: list[bytes], end: bool = True) -> list[Re
             await call.done_writing()
     try:
         while (content := await call.read()) is not grpc.aio.EOF:
-            replies.append(links.decode(content, Reply))  # type: ignore[arg-type]
+            reply: Reply = links.decode(content, Reply)  # type: ignore[arg-type]
+            if not replies or not isinstance(reply, Proceed):
+                replies.append(reply)
     finally:
         call.cancel()
     return replies

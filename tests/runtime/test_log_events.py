@@ -96,6 +96,7 @@ def test_the_reference_lists_every_event_and_every_field() -> None:
 
 def test_a_number_without_a_fraction_is_a_number() -> None:
     fields = {"node": None, "samples": 0, "predicted_seconds": 1, "actual_seconds": 1.0, "reason": "So."}
+    fields["overhead_seconds"] = 0
     assert wrong_with("committed", fields) is None
 
 

@@ -5,21 +5,25 @@ Paths in a file are relative to that file.
 
 from __future__ import annotations
 
+import datetime
 import ipaddress
+import os
 import re
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 from tramfl.circulation.phases import Limits
+from tramfl.circulation.soundness import SITE_NAME
 from tramfl.config import Positive, Scenario, Whole, read_toml, settings_from
 from tramfl.notation import BadInput, NodeId
 from tramfl.scheduling.predictors import predictor_names
 
-NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-"""A site's name is also a name in its certificate."""
+_HOURS = re.compile(r"((?:[01]\d|2[0-3]):[0-5]\d)-((?:[01]\d|2[0-3]):[0-5]\d|24:00)")
 OPERATOR = "operator"
 """The name of the operator, who is no site but may act on a run."""
 
@@ -37,23 +41,23 @@ class RegisterSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Where the record lives."""
 
     kind: Literal["sqlite", "etcd"] = "sqlite"
-    """sqlite for sites on one machine, etcd for sites on several."""
+    """Where the record of who holds the model lives: sqlite (all sites on one machine) or etcd."""
     path: str = "register.sqlite"
-    """sqlite: the file that all sites, on one machine, share."""
+    """sqlite: the one file that all sites share; absolute, because every site has a copy of this line."""
     endpoints: tuple[str, ...] = ()
-    """etcd: the members, as https://host:2379."""
+    """etcd: every member, as https://host:2379; http:// for loopback only."""
     authorities: str | None = None
     """etcd: the certificates to trust; without it the system's."""
     certificate: str | None = None
-    """etcd: what to show it, if it asks."""
+    """etcd: what to show it, if it asks for a certificate; this file and its key lie at every site."""
     key: str | None = None
     """etcd: the key of that certificate."""
     user: str | None = None
-    """etcd: the user whose password is in password_file."""
+    """etcd: the user, if it has authentication on."""
     password_file: str | None = None
-    """etcd: a file with the user's password, which no configuration should hold."""
+    """etcd: a file with that user's password (chmod 600); the password itself never stands here."""
     timeout_seconds: Positive = 2.0
-    """How long an answer may take."""
+    """How long an answer of the register may take."""
 
 
 class FederationFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -63,11 +67,17 @@ class FederationFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Names the federation; in etcd, its keys begin with tramfl/NAME/."""
     site: tuple[SiteEntry, ...]
     lease_seconds: Annotated[float, Meta(ge=0.5, le=3600)] = 5.0
-    """A site that the register has not heard of for this long counts as gone."""
+    """A site that the register has not heard of for this many seconds counts as gone."""
     unsafe_rounds: Whole = 3
-    """A holder that keeps training in place ships a copy after this many rounds that no other site has."""
+    """The most trained rounds that may lie at one site alone: a holder ships a copy after half of them, beside its
+    work, and trains no further with all of them while another site answers."""
     unsafe_seconds: Positive = 600.0
-    """The same limit in seconds: the copy is shipped at whichever limit comes first."""
+    """A holder that keeps training in place also ships a copy after this many seconds of work."""
+    kept_versions: Annotated[int, Meta(ge=0, le=100)] = 3
+    """How many safe versions of the model are kept to go back to (`tramfl rollback`), besides the present one. Each
+    takes the disk space of one model at the sites that have it, two as a rule."""
+    kept_every: Whole = 10
+    """A version is kept if it is at least this many rounds after the last one that is kept."""
     load_reply_seconds: Positive = 2.0
     """A site that takes longer to say what it can spare is left out of the round."""
     register: RegisterSettings = field(default_factory=RegisterSettings)
@@ -117,26 +127,38 @@ class SiteFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     federation: str = "federation.toml"
     """The federation's file."""
     listen: str | None = None
-    """host:port to listen on, where that is not the address the others use."""
+    """host:port to listen on, where that is not the address the others use (behind NAT or a proxy)."""
     state: str = "state"
-    """The folder for weights and history."""
+    """The folder for weights and history; it needs room for a few copies of the model."""
     certificate: str = "site.crt"
     """This site's certificate."""
     key: str = "site.key"
     """The key of that certificate."""
     authorities: str = "ca.crt"
     """The certificate of the federation's authority."""
+    etcd_user: str | None = None
+    """This site's own user of etcd, in place of register.user in federation.toml; tramfl etcd users makes it."""
+    etcd_password_file: str | None = None
+    """A file with that user's password (chmod 600)."""
     app: str | None = None
     """package.module:app, this site's own model and data; without it, a share of the scenario's data set."""
+    app_folder: str | None = None
+    """The folder with this site's own modules; without it, modules come from installed packages alone."""
     share: Annotated[int, Meta(ge=0)] | None = None
     """Which share of the scenario's data set this site has; its number in the federation if not given."""
     data_dir: str | None = None
-    """The folder for data sets; a cache if not given."""
+    """The folder for data sets; $TRAMFL_DATA or a cache if not given."""
     predictor: str = "blend"
     """How the next round's load is predicted from the past: last, ewma, ar1; or blend, within 2 % of the best of them
     on each kind of load that benchmarks/predictors.py tries."""
     threads: Whole | None = None
     """Cores to train on; all that are free if not given."""
+    compute_share: Annotated[float, Meta(gt=0, le=1)] | None = None
+    """The share of this machine's cores that training may use, at least one core; `threads` comes before it."""
+    available: str | None = None
+    """The hours in which this site takes part, such as "22:00-06:00" by the machine's clock; always if not given."""
+    samples_per_day: Whole | None = None
+    """The site takes part in no further round of a day in which it has trained this many samples."""
 
 
 class SiteSettings(Struct, frozen=True):
@@ -157,6 +179,25 @@ class SiteSettings(Struct, frozen=True):
         return self.federation.file.site[self.number].address
 
     @property
+    def threads(self) -> int | None:
+        """Cores to train on; None for all that are free."""
+        share = self.file.compute_share
+        if self.file.threads is not None or share is None:
+            return self.file.threads
+        return max(1, int(share * (os.cpu_count() or 1)))
+
+    @property
+    def hours(self) -> Hours | None:
+        """The hours in which this site takes part; None where that is always."""
+        text = self.file.available
+        return None if text is None else hours_from(text, f"{self.path}: key `available`")
+
+    @property
+    def place(self) -> str:
+        """The machine and the folder of the site's process: another process elsewhere is a second one."""
+        return f"{socket.gethostname()}:{self.beside(self.file.state)}"
+
+    @property
     def listen(self) -> str:
         """Where this site listens."""
         return self.file.listen or self.address
@@ -164,6 +205,11 @@ class SiteSettings(Struct, frozen=True):
     def beside(self, name: str) -> Path:
         """A path that the file names."""
         return self.path.parent / Path(name).expanduser()
+
+    @property
+    def app_folder(self) -> Path | None:
+        """Where this site's own modules are, beside installed packages."""
+        return self.beside(self.file.app_folder) if self.file.app_folder is not None else None
 
 
 def read_federation(path: Path) -> Federation:
@@ -179,16 +225,56 @@ def read_site(path: Path) -> SiteSettings:
     """The site in a file, with its federation."""
     file = settings_from(read_toml(path), SiteFile, str(path))
     absolute = path.absolute()
-    federation = read_federation(absolute.parent / Path(file.federation).expanduser())
+    federation = _as_own_user(read_federation(absolute.parent / Path(file.federation).expanduser()), file, absolute)
     site = SiteSettings(file, absolute, federation)
     federation.number_of(file.site)
     if file.listen is not None:
         host_and_port(file.listen, f"{path}: key `listen`")
+    if site.app_folder is not None and not site.app_folder.is_dir():
+        raise BadInput(f"{path}: key `app_folder` is {file.app_folder!r}; {site.app_folder} is not a folder.")
     if file.predictor not in predictor_names():
         raise BadInput(
             f"{path}: key `predictor` is {file.predictor!r}; choose one of {', '.join(predictor_names())}."
         )
     return site
+
+
+def _as_own_user(federation: Federation, file: SiteFile, path: Path) -> Federation:
+    """The federation as a site with an etcd user of its own sees it."""
+    if (file.etcd_user is None) != (file.etcd_password_file is None):
+        raise BadInput(f"{path}: keys `etcd_user` and `etcd_password_file` belong together; give both or neither.")
+    if file.etcd_user is None or file.etcd_password_file is None:
+        return federation
+    register = federation.file.register
+    if register.kind != "etcd":
+        raise BadInput(
+            f"{path}: key `etcd_user` is given, and {federation.path} has register.kind {register.kind!r}."
+        )
+    password = path.parent / Path(file.etcd_password_file).expanduser()
+    own = replace(register, user=file.etcd_user, password_file=str(password))
+    return Federation(replace(federation.file, register=own), federation.path)
+
+
+class Hours(Struct, frozen=True):
+    """A part of every day, by the machine's own clock; where it ends before it begins, it ends on the next day."""
+
+    begin: datetime.time
+    end: datetime.time
+
+    def has(self, moment: datetime.time) -> bool:
+        """Whether a time of day lies in these hours."""
+        if self.begin < self.end:
+            return self.begin <= moment < self.end
+        return moment >= self.begin or moment < self.end
+
+
+def hours_from(text: str, source: str) -> Hours:
+    """`22:00-06:00`; BadInput names the key."""
+    found = _HOURS.fullmatch(text)
+    times = [datetime.time.fromisoformat(one.replace("24:00", "00:00")) for one in found.groups()] if found else []
+    if not times or times[0] == times[1]:
+        raise BadInput(f'{source} is {text!r}; write two times of day, for example "22:00-06:00".')
+    return Hours(*times)
 
 
 def check_sites(sites: Sequence[SiteEntry], source: str) -> None:
@@ -210,7 +296,7 @@ def check_sites(sites: Sequence[SiteEntry], source: str) -> None:
 
 def check_name(name: str, source: str) -> None:
     """A name fit for certificates."""
-    if not NAME.fullmatch(name) or name == OPERATOR:
+    if not SITE_NAME.fullmatch(name) or name == OPERATOR:
         raise BadInput(
             f"{source}: {name!r} is no name for a site; use small letters, digits and hyphens, and not {OPERATOR!r}."
         )

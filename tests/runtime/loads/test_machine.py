@@ -12,6 +12,7 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 import pytest
 
+from tests.system_parts import TIED
 from tramfl.notation import BadInput
 from tramfl.runtime.loads.machine import Machine
 
@@ -154,9 +155,25 @@ def test_children_are_looked_for_seldom(system: FakeSystem) -> None:
 def test_traffic_is_that_of_others_and_not_of_the_loopback(system: FakeSystem) -> None:
     found = machine(system)
     system.run(2.0)
-    system.bytes = {"eth0": 3_000_000, "lo": 50_000_000}
-    found.moved(8 * 1_000_000)
+    system.bytes = {"eth0": 2_000_000, "lo": 50_000_000}
     assert found.traffic() == pytest.approx(8e6)
+    system.run(2.0)
+    assert found.traffic() == 0.0
+
+
+def test_what_the_site_itself_moves_is_never_taken_for_the_traffic_of_others(system: FakeSystem) -> None:
+    found = machine(system)
+    system.run(2.0)
+    system.bytes = {"eth0": 1_000_000}
+    assert found.traffic() == pytest.approx(4e6)
+    with found.moving():
+        for sent in (90_000_000, 200_000_000):  # a background copy, in the middle of which loads are asked for
+            system.run(2.0)
+            system.bytes = {"eth0": sent}
+            assert found.traffic() == pytest.approx(4e6)
+    system.run(2.0)
+    system.bytes = {"eth0": 201_000_000}  # the end of the copy is in here
+    assert found.traffic() == pytest.approx(4e6)
     system.run(2.0)
     assert found.traffic() == 0.0
 
@@ -210,7 +227,7 @@ def test_a_driver_that_fails_is_no_gpu(monkeypatch: pytest.MonkeyPatch, system: 
 @pytest.fixture
 def burning() -> Iterator[subprocess.Popen[bytes]]:
     """A process of ours that keeps a core busy."""
-    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    process = subprocess.Popen([*TIED, sys.executable, "-c", "while True: pass"])
     yield process
     process.kill()
     process.wait()

@@ -40,7 +40,7 @@ def observed(site: int, slots: int, clock: SlotClock) -> tuple[ComputeMeter, Lin
         compute.available(IDLE / loads.flops[site] - 1, float(slot))
         for other, name in enumerate(SITES):
             if other != site:
-                links.moved(name, COST.model_bits, COST.model_bits / loads.bandwidth[site][other], float(slot))
+                links.moved(name, "to", COST.model_bits, COST.model_bits / loads.bandwidth[site][other], float(slot))
     return compute, links
 
 
@@ -107,7 +107,7 @@ def test_a_link_seen_less_often_than_the_machine_lasts_longer_from_step_to_step(
         compute, links = meters()
         for k in range(50):
             compute.available(0.2, float(k))
-            links.moved("b", COST.model_bits, 1 + 0.5 * math.sin(k), every * k)
+            links.moved("b", "to", COST.model_bits, 1 + 0.5 * math.sin(k), every * k)
         found = outlook_of(compute, links, SITES, 0)
         assert found is not None
         assert found.links[1] is not None

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.runtime.sites import federation
-from tramfl.circulation.custody import Record, Versioned, first_record
+from tramfl.circulation.custody import Entry, Record, Versioned, first_record
 from tramfl.cli.status import print_status
 from tramfl.notation import BadInput, Digest, NodeId
 from tramfl.runtime.operator.operating import FederationStatus, Operator, SiteStatus
@@ -32,10 +32,12 @@ class Sites:
 
     async def order(self, node: NodeId, order: Order, seconds: float) -> OrderResult:
         record = self.records[0]
-        standing = Standing(Versioned(record, 1 + len(self.fetched)), frozenset({0, 1}))
+        standing = Standing(Versioned(record, 1 + len(self.fetched)), frozenset({"ash", "birch"}))
         return OrderResult(True, "here", record=msgspec.msgpack.encode(standing))
 
-    async def fetch(self, node: NodeId, digest: Digest, to: Path, progress: Callable[[int], None]) -> None:
+    async def fetch(
+        self, node: NodeId, digest: Digest, to: Path, progress: Callable[[int], None], most: int | None
+    ) -> None:
         self.fetched.append((node, digest))
         part = to.with_name(f"{to.name}.{digest[:12]}.part")
         part.write_bytes(self.broken or b"")
@@ -59,7 +61,7 @@ def fetch(sites: Sites, to: Path) -> Digest:
 
 
 def record_of(digest: Digest) -> Record:
-    return first_record("trial", 0, digest, (0, 1), labels=2)
+    return first_record("trial", 0, digest, (0, 1), 2, (Entry("ash"), Entry("birch")))
 
 
 def test_weights_that_a_run_has_left_behind_are_not_asked_for_again(tmp_path: Path) -> None:

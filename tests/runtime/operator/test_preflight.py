@@ -76,7 +76,7 @@ def test_an_etcd_that_does_not_answer_is_named(cli: Cli, tmp_path: Path) -> None
     where = f"http://127.0.0.1:{etcd}"
     options = ("--addresses", f"127.0.0.1:{port}", "--register", "etcd", "--endpoints", where)
     assert cli("init", tmp_path / "f", "--sites", "a", *options).code == 0
-    found, record = asyncio.run(preflight._register(read_site(tmp_path / "f" / "sites" / "a" / "site.toml")))
+    found, record, _ = asyncio.run(preflight._register(read_site(tmp_path / "f" / "sites" / "a" / "site.toml")))
     assert (found.check, found.good, record) == ("register", False, None)
     assert "etcd does not answer" in found.message
 

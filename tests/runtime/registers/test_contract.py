@@ -21,7 +21,8 @@ from msgspec.structs import replace
 from tests.runtime.etcd import EtcdCluster
 from tests.runtime.memory import Memory, MemoryView
 from tests.runtime.registers.stories import LONG, PATIENCE, SHORT, answered, begun, next_round, story, until
-from tramfl.circulation.custody import Record, Versioned
+from tests.system_parts import TIED
+from tramfl.circulation.custody import Entry, Record, Versioned
 from tramfl.runtime.registers.contract import ABSENT, LeaseLost, LeaseTaken, Register, Silent, Standing
 from tramfl.runtime.registers.etcd import PAGE
 from tramfl.runtime.registers.opening import open_register
@@ -50,7 +51,7 @@ class Home:
         return register
 
     def make(self, node: int, lease_seconds: float) -> Register:
-        return MemoryView(self._memory, node, lease_seconds)
+        return MemoryView(self._memory, str(node), lease_seconds)
 
     async def close(self) -> None:
         for register in self._opened:
@@ -79,7 +80,7 @@ class FileHome(Home):
         self._restart = restart
 
     def make(self, node: int, lease_seconds: float) -> Register:
-        return open_register(read_federation(self.write(lease_seconds)), node)
+        return open_register(read_federation(self.write(lease_seconds)), str(node))
 
     def write(self, lease_seconds: float) -> Path:
         sites = [{"name": f"s{n}", "address": f"127.0.0.1:{7400 + n}"} for n in range(3)]
@@ -114,7 +115,7 @@ def file_home(request: pytest.FixtureRequest, tmp_path: Path) -> FileHome:
     return made
 
 
-async def until_alive_are(register: Register, nodes: set[int]) -> None:
+async def until_alive_are(register: Register, nodes: set[str]) -> None:
     async def are() -> bool:
         return (await register.look()).alive == nodes
 
@@ -141,9 +142,22 @@ class TestContract:
     async def test_before_the_first_run_there_is_no_record(self, home: Home) -> None:
         async with home.closing():
             register = await home.joined(0)
-            assert await register.look() == Standing(None, frozenset({0}))
+            assert await register.look() == Standing(None, frozenset({"0"}))
             assert await register.swap(7, begun()) is None
             assert (await register.look()).versioned is None
+
+    @story
+    async def test_the_last_list_of_revoked_certificates_is_news_for_every_node(self, home: Home) -> None:
+        async with home.closing():
+            register, other = await home.joined(0), home.open(1)
+            before = await other.look()
+            assert before.revoked == b""
+            news = asyncio.create_task(other.changed(before, PATIENCE))
+            await register.announce_revoked(b"first")
+            assert (await news).revoked == b"first"
+            await register.announce_revoked(b"\x00second")
+            assert (await register.look()).revoked == b"\x00second"
+            assert (await other.look()).versioned is None
 
     @story
     async def test_a_swap_gives_the_revision_that_a_look_shows(self, home: Home) -> None:
@@ -174,9 +188,10 @@ class TestContract:
     async def test_of_many_who_swap_at_once_one_wins(self, home: Home) -> None:
         async with home.closing():
             registers = [await home.joined(n) for n in range(12)]
+            first = replace(begun(), members=tuple(Entry(str(n), "") for n in range(12)))
             revision = ABSENT
             for turn in range(5):
-                records = [replace(begun(), epoch=turn + 1, holder=n) for n in range(12)]
+                records = [replace(first, epoch=turn + 1, holder=n) for n in range(12)]
                 swaps = [r.swap(revision, record) for r, record in zip(registers, records, strict=True)]
                 won = [swapped for swapped in await asyncio.gather(*swaps) if swapped is not None]
                 assert len(won) == 1
@@ -279,20 +294,20 @@ class TestContract:
 
             async def joins_and_swaps(revision: int, record: Record) -> Versioned:
                 await mortal.join()
-                assert (await watcher.look()).alive == {0, 1}
+                assert (await watcher.look()).alive == {"0", "1"}
                 swapped = await mortal.swap(revision, record)
                 assert swapped is not None
                 return swapped
 
             start = await in_time(SHORT, lambda: joins_and_swaps(ABSENT, begun()))
-            await until_alive_are(watcher, {0})
+            await until_alive_are(watcher, {"0"})
             with pytest.raises(LeaseLost):
                 await mortal.swap(start.revision, next_round(start.record), b"row")
             with pytest.raises(LeaseLost):
                 await mortal.swap(ABSENT, next_round(start.record), b"row")
             with pytest.raises(LeaseLost):
                 await mortal.renew()
-            assert await watcher.look() == Standing(start, frozenset({0}))
+            assert await watcher.look() == Standing(start, frozenset({"0"}))
             assert await watcher.rows("run", 0, 10) == []
             await in_time(SHORT, lambda: joins_and_swaps(start.revision, next_round(start.record)))
 
@@ -313,12 +328,12 @@ class TestContract:
                         await mortal.renew()
                         renewed = now
                         alive = (await watcher.look()).alive
-                        assert 1 in alive
+                        assert "1" in alive
                     except (AssertionError, LeaseLost):
                         if time.monotonic() < renewed + lease_seconds:
                             raise
                         return False
-                    if alive == {1}:
+                    if alive == {"1"}:
                         return True
                     await asyncio.sleep(SHORT / 3)
 
@@ -329,13 +344,13 @@ class TestContract:
         async with home.closing():
             register, other = await home.joined(0), await home.joined(1)
             await register.leave()
-            assert (await other.look()).alive == {1}
+            assert (await other.look()).alive == {"1"}
             for deed in (register.renew(), register.swap(ABSENT, begun())):
                 with pytest.raises(LeaseLost):
                     await deed
             await register.leave()
             await register.join()
-            assert (await other.look()).alive == {0, 1}
+            assert (await other.look()).alive == {"0", "1"}
 
     @story
     async def test_whoever_never_joined_has_no_lease(self, home: Home) -> None:
@@ -355,11 +370,11 @@ class TestContract:
                 with pytest.raises(LeaseLost):
                     await deed
             await former.leave()
-            assert await present.look() == Standing(None, frozenset({0}))
+            assert await present.look() == Standing(None, frozenset({"0"}))
             # Once a later and longer lease has ended, so would the former have, and etcd's key with it.
             await home.joined(1, 2 * SHORT)
-            await until_alive_are(present, {0})
-            assert (await present.look()).alive == {0}
+            await until_alive_are(present, {"0"})
+            assert (await present.look()).alive == {"0"}
             await present.renew()
             assert await present.swap(ABSENT, begun()) is not None
 
@@ -383,7 +398,7 @@ class TestContract:
                 await asyncio.gather(*(register.join() for _ in range(4)))
                 await register.renew()
                 assert await register.swap(7, begun()) is None
-            assert (await register.look()).alive == {0}
+            assert (await register.look()).alive == {"0"}
 
     @story
     async def test_a_lease_outlives_the_connection_and_no_longer(self, home: Home) -> None:
@@ -393,7 +408,7 @@ class TestContract:
             async def joins_and_closes() -> None:
                 mortal = await home.joined(1, 2 * SHORT)
                 await mortal.close()
-                assert (await watcher.look()).alive == {1}
+                assert (await watcher.look()).alive == {"1"}
 
             await in_time(2 * SHORT, joins_and_closes)
             await until_alive_are(watcher, set())
@@ -413,13 +428,13 @@ class TestContract:
                 return first
 
             standing = await heard(await watcher.look(), actor.join)
-            assert standing.alive == {1}
+            assert standing.alive == {"1"}
             standing = await heard(standing, actor.leave)
             assert standing.alive == frozenset()
             standing = await heard(standing, actor.join)
             standing = await heard(standing, lambda: actor.swap(ABSENT, begun()))
             assert standing.versioned is not None
-            assert standing.alive == {1}
+            assert standing.alive == {"1"}
             await home.joined(1, SHORT)
             standing = await asyncio.wait_for(watcher.changed(standing, 2 * PATIENCE), PATIENCE)
             assert standing.alive == frozenset(), "the end of a lease is news, too"
@@ -503,7 +518,7 @@ from tramfl.runtime.registers.opening import open_register
 from tramfl.runtime.settings import read_federation
 
 async def main(path, node, last):
-    register = open_register(read_federation(Path(path)), node)
+    register = open_register(read_federation(Path(path)), str(node))
     await register.join()
     print("ready", flush=True)
     sys.stdin.readline()
@@ -523,7 +538,7 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
 @contextlib.contextmanager
 def swappers(path: Path, nodes: Sequence[int], last: int) -> Iterator[list[subprocess.Popen[str]]]:
     """Processes that each try to commit every round up to the last, beginning all at once."""
-    words = [sys.executable, "-c", SWAPPER, str(path)]
+    words = [*TIED, sys.executable, "-c", SWAPPER, str(path)]
     processes = [
         subprocess.Popen(
             [*words, str(node), str(last)],
@@ -566,7 +581,7 @@ class TestProcesses:
             standing = await register.look()
             assert standing.versioned is not None
             assert standing.versioned.record.ledger.used == (60, 60, 60)
-            assert standing.alive == {0, 1, 2, 9}
+            assert standing.alive == {"0", "1", "2", "9"}
 
     @story
     async def test_a_process_that_is_killed_leaves_whole_rounds(self, file_home: FileHome) -> None:

@@ -63,7 +63,7 @@ async def at(
 ) -> AsyncIterator[EtcdRegister]:
     """A register of this cluster, closed at the end."""
     settings = cluster.settings(**{"timeout_seconds": 10, **changes})
-    register = EtcdRegister(settings, federation, node, lease_seconds)
+    register = EtcdRegister(settings, federation, str(node), lease_seconds)
     try:
         yield register
     finally:
@@ -195,7 +195,7 @@ class TestEtcdFailures:
                 hurt(*lost)
                 with contextlib.suppress(Silent):
                     await swap
-                await asyncio.to_thread(cluster.heal)
+                cluster.heal()
                 if not swap.cancelled() and swap.exception() is None:
                     held = await self._read_back(register, held.record.round + 1)
                     continue
@@ -280,7 +280,7 @@ class TestEtcdDoors:
         quiet = Doubtful(0, hands_on=False, hangs_up=False)
         async with quiet as door, at(cluster, "quiet") as actor:
             await actor.join()
-            register = EtcdRegister(cluster.settings(timeout_seconds=10), "quiet", 1, 3 * SHORT)
+            register = EtcdRegister(cluster.settings(timeout_seconds=10), "quiet", "1", 3 * SHORT)
             since = await register.look()
             register._gateway._endpoints = (door, *cluster.endpoints)
             register._gateway._current = 0
@@ -347,7 +347,7 @@ class TestEtcdSecurity:
 
     def register(self, secure: EtcdCluster, federation: str = "mine", password: str = "word", **changes: Any) -> Any:
         settings = secure.settings(**{"user": "site", "timeout_seconds": 10, **changes})
-        return EtcdRegister(settings, federation, 0, LONG, password)
+        return EtcdRegister(settings, federation, "0", LONG, password)
 
     @story
     async def test_a_user_with_the_right_password_gets_in(self, secure: EtcdCluster) -> None:
@@ -355,7 +355,7 @@ class TestEtcdSecurity:
         await register.join()
         assert await register.swap(ABSENT, begun(), b"row") is not None
         since = await register.look()
-        assert since.alive == {0}
+        assert since.alive == {"0"}
         other = self.register(secure)
         waiting = asyncio.create_task(register.changed(since, 2 * PATIENCE))
         await until(lambda: _is(register._wakes > 0))  # the watch is let in, too
@@ -429,7 +429,7 @@ class TestEtcdSecurity:
             write_certificates(other, ["127.0.0.1"])
             foreign = {"certificate": str(other / "etcd.crt"), "key": str(other / "etcd.key")}
             for shown in ({"certificate": None, "key": None}, foreign):
-                register = EtcdRegister(cluster.settings(timeout_seconds=10, **shown), "shown", 1, LONG)
+                register = EtcdRegister(cluster.settings(timeout_seconds=10, **shown), "shown", "1", LONG)
                 # Whether its reason arrives before it hangs up is chance.
                 with pytest.raises((BadInput, Silent), match="certificate"):
                     await register.join()

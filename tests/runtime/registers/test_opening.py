@@ -22,7 +22,7 @@ class TestOpening:
         path = tmp_path / "federation.toml"
         path.write_text(tomli_w.dumps({"name": "f", "site": sites, "register": register}))
         with pytest.raises(BadInput) as caught:
-            open_register(read_federation(path), 0)
+            open_register(read_federation(path), "a")
         message = str(caught.value)
         assert str(path) in message
         assert message.endswith(".")

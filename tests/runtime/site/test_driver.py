@@ -12,17 +12,26 @@ import pytest
 from msgspec.structs import replace
 
 from tests.runtime.memory import Memory, MemoryView
+from tests.runtime.sites import federation
+from tests.runtime.training.test_scoring import BenchHere
 from tramfl.circulation import commands as do
 from tramfl.circulation import events as on
-from tramfl.circulation.custody import MemoryRegister, first_record
+from tramfl.circulation.changes import SetStatus
+from tramfl.circulation.custody import Entry, MemoryRegister, Record, first_record
 from tramfl.circulation.machine import IllegalEvent
-from tramfl.circulation.phases import Following, Left, Limits
+from tramfl.circulation.phases import Copy, Following, Left, Limits
 from tramfl.cli.blackbox import blackbox
+from tramfl.config import TrainingSettings
 from tramfl.notation import BadInput, Decision, Habit, ModelCost, Outlook
-from tramfl.runtime.site.driver import KEPT_TAPES, Driver, DriverEnded
+from tramfl.record import Row
+from tramfl.runtime.roster import Roster
+from tramfl.runtime.site.driver import KEPT_TAPES, Driver, DriverEnded, with_names
+from tramfl.runtime.training.workshop import Build, NewWeights, Workshop
+from tramfl.runtime.transport import Unreachable
 from tramfl.runtime.weights.store import WeightStore
 from tramfl.runtime.wire import AskLoad, Load
 from tramfl.scheduling.policy import PolicySettings, policy_named
+from tramfl.simulation.scenarios import scenario_named
 
 LONG = 60.0
 
@@ -50,39 +59,107 @@ class Surroundings:
     def broken(self, error: BaseException) -> None:
         self.errors.append(error)
 
-    def superseded(self) -> None:
+    def superseded(self, place: str) -> None:
         self.lives += 1
 
 
-async def following(folder: Path) -> tuple[Driver, Surroundings, Memory]:
-    """The driver of site a, which follows site b."""
-    memory = Memory(MemoryRegister(first_record("run", 1, "w0", (1,), labels=2)))
-    register, surroundings = MemoryView(memory, 0, LONG), Surroundings()
+async def made(
+    folder: Path,
+    memory: Memory,
+    surroundings: Surroundings,
+    cost: ModelCost,
+    sites: int,
+    labels: int,
+    workshop: Workshop | None,
+    store: WeightStore,
+) -> Driver:
+    """The driver of site a, not started yet."""
+    register = MemoryView(memory, "a", LONG)
     await register.join()
-    driver = Driver(
+    return Driver(
         me=0,
-        names=("a", "b"),
+        roster=Roster(federation(tuple("abc"[:sites]))),
         run="run",
         seed=0,
-        labels=2,
+        labels=labels,
         limits=Limits(),
-        cost=ModelCost(1.0, 1.0),
+        cost=cost,
         policy=policy_named("load-aware", PolicySettings()),
         policy_name="load-aware",
         wait_seconds=1.0,
         register=register,
-        store=WeightStore(folder / "runs" / "run"),
-        workshop=cast(Any, None),
+        store=store,
+        workshop=cast(Any, workshop),
         surroundings=cast(Any, surroundings),
         clock=lambda: 1000.0,
         log=lambda event, **fields: None,
         incarnation=1,
         folder=folder,
     )
+
+
+async def following(folder: Path) -> tuple[Driver, Surroundings, Memory]:
+    """The driver of site a, which follows site b."""
+    memory = Memory(MemoryRegister(first_record("run", 1, "w0", (1,), 2, (Entry("a"), Entry("b")))))
+    surroundings, store = Surroundings(), WeightStore(folder / "runs" / "run")
+    driver = await made(folder, memory, surroundings, ModelCost(1.0, 1.0), 2, 2, None, store)
     driver.start()
     while not isinstance(driver.state.phase, Following):
         await asyncio.sleep(0)
     return driver, surroundings, memory
+
+
+class Alone(Surroundings):
+    """A site that can train, and reaches nobody."""
+
+    def own_load(self) -> float:
+        return 1e12
+
+    def own_outlook(self) -> None:
+        return None
+
+    async def load_of(self, node: int, ask: AskLoad, seconds: float) -> tuple[Load, float]:
+        raise Unreachable("gone")
+
+    def trained(self, samples: int, seconds: float) -> None:
+        pass
+
+    def objection(self, made: NewWeights) -> None:
+        return None
+
+    def made(self, record: Record, command: do.Train, digest: str, rejected: str | None) -> None:
+        pass
+
+    def closed(self, command: do.CloseRound, path: Path | None) -> None:
+        pass
+
+
+@pytest.mark.filterwarnings("ignore:.*the training loss at node 0")
+def test_the_row_of_a_round_whose_training_diverged_says_so(tmp_path: Path) -> None:
+    base = scenario_named("digits-3")
+    scenario = replace(base, training=TrainingSettings(learning_rate=1e30, divergence="warn"))
+
+    async def play() -> tuple[Row, list[BaseException]]:
+        shop, store, surroundings = (
+            BenchHere(Build(scenario, 0, "a", None, None, None, 1)),
+            WeightStore(tmp_path / "runs" / "run"),
+            Alone(),
+        )
+        built, first = await shop.open(), store.scratch()
+        digest = (await shop.make_initial(first)).digest
+        store.put(first, Copy(digest, 0, 1))
+        memory = Memory(MemoryRegister(first_record("run", 0, digest, (0,), 10, tuple(map(Entry, "abc")))))
+        driver = await made(tmp_path, memory, surroundings, built.cost, 3, 10, shop, store)
+        driver.held[0] = built.held
+        driver.start()
+        while ("run", 1) not in memory.rows and not surroundings.errors:
+            await asyncio.sleep(0.01)
+        await driver.end()
+        return msgspec.json.decode(memory.rows["run", 1], type=Row), surroundings.errors
+
+    row, errors = asyncio.run(play())
+    assert errors == []
+    assert (row.node, row.diverged) == (0, True)
 
 
 def impossible(driver: Driver) -> on.Event:
@@ -133,7 +210,7 @@ def test_a_black_box_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
 def test_an_order_is_answered_by_the_record_and_an_ended_driver_answers_none(tmp_path: Path) -> None:
     async def play() -> None:
         driver, surroundings, memory = await following(tmp_path)
-        record = await driver.order("paused")
+        record = await driver.order(SetStatus(0, "paused"))
         assert memory.register is not None
         assert record == memory.register.read().record
         assert record is not None
@@ -141,7 +218,7 @@ def test_an_order_is_answered_by_the_record_and_an_ended_driver_answers_none(tmp
         assert surroundings.nudged == [1]
         await driver.end()
         with pytest.raises(DriverEnded):
-            await driver.order("running")
+            await driver.order(SetStatus(0, "running"))
 
     asyncio.run(play())
 
@@ -161,8 +238,8 @@ def test_a_follower_that_leaves_gives_its_lease_up_and_an_ended_driver_does_not(
 def test_a_driver_whose_site_was_started_a_second_time_changes_nothing_and_lets_the_site_end(tmp_path: Path) -> None:
     async def play() -> None:
         driver, surroundings, memory = await following(tmp_path)
-        await MemoryView(memory, 0, LONG).join()
-        order = asyncio.create_task(driver.order("stopped"))
+        await MemoryView(memory, "a", LONG).join()
+        order = asyncio.create_task(driver.order(SetStatus(0, "stopped")))
         while not surroundings.lives:
             await asyncio.sleep(0)
         assert isinstance(driver.state.phase, Left)
@@ -242,3 +319,8 @@ def test_a_past_that_no_load_can_have_is_ignored_with_the_whole_report(outlook: 
     ((event, reason),) = logged
     assert event == "load-ignored"
     assert reason.startswith("its outlook has ")
+
+
+def test_a_reason_has_the_names_of_the_sites_and_not_their_numbers() -> None:
+    said = with_names("Node 1 trains 5 samples, against 3 at node 0; label 1 and node 12 stay.", ("north", "south"))
+    assert said == "south trains 5 samples, against 3 at north; label 1 and node 12 stay."

@@ -26,18 +26,22 @@ from msgspec.structs import replace
 
 from tests.conftest import Cli
 from tests.runtime.federations import LocalFederation, unreadable
-from tramfl.circulation.custody import Record, first_record
+from tramfl.circulation.custody import Entry, Record, first_record
 from tramfl.config import Budget
 from tramfl.learning.model.weights import digest, from_bytes
 from tramfl.notation import BadInput
-from tramfl.record import RunFolder, read_rows
+from tramfl.record import RunFolder, read_audit, read_rows
 from tramfl.runtime.operator import operating, preflight
 from tramfl.runtime.operator.ports import free_ports
+from tramfl.runtime.operator.preflight import Finding
 from tramfl.runtime.operator.watching import FederationSource
 from tramfl.runtime.registers.contract import ABSENT
 from tramfl.runtime.registers.opening import open_register
-from tramfl.runtime.settings import read_federation
+from tramfl.runtime.settings import SiteSettings, read_federation, read_site
+from tramfl.runtime.training import Built
 from tramfl.runtime.transport import Peers
+from tramfl.runtime.transport.sealing import SiteSeal
+from tramfl.runtime.wire import PROTOCOL
 from tramfl.simulation.scenarios import scenario_named
 
 SCENARIO = replace(scenario_named("digits-3"), budget=Budget(rounds=100_000))
@@ -107,6 +111,22 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "PEER_SECONDS", 30.0)
 
 
+@pytest.fixture(scope="module")
+def model_of_a(federation: LocalFederation) -> tuple[Finding, Built | None, int]:
+    """What preflight finds of the model and data of site a, loaded as the site loads them."""
+    return asyncio.run(preflight._model(read_site(federation.site_folder("a") / "site.toml")))
+
+
+@pytest.fixture
+def loaded_once(model_of_a: tuple[Finding, Built | None, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Preflight does not load model and data again: that takes a process with PyTorch every time."""
+
+    async def model(site: SiteSettings) -> tuple[Finding, Built | None, int]:
+        return model_of_a
+
+    monkeypatch.setattr(preflight, "_model", model)
+
+
 @contextlib.contextmanager
 def going_on(federation: LocalFederation) -> Iterator[Record]:
     """The run goes on meanwhile; the record from before."""
@@ -119,9 +139,13 @@ def going_on(federation: LocalFederation) -> Iterator[Record]:
 
 async def leave_an_ended_run(path: Path) -> None:
     file = read_federation(path)
-    register = open_register(file, 0)
+    register = open_register(file, "a")
+    credentials = operating.site_credentials(read_site(path.parent / "sites" / "a" / "site.toml"), False)
+    assert credentials is not None
+    register.records.seal = SiteSeal("a", credentials)
     await register.join()
-    old = replace(first_record("old", 7, "w0", (7,), labels=2), status="stopped")
+    members = tuple(Entry(site.name, site.address) for site in file.file.site)
+    old = replace(first_record("old", 1, "0" * 64, (1,), 2, members), status="stopped", protocol=PROTOCOL)
     assert await register.swap(ABSENT, old) is not None
     await register.leave()
     await register.close()
@@ -162,18 +186,14 @@ def test_status_shows_all_but_the_rounds_while_the_register_is_silent(federation
     assert (len(after["last_rounds"]), after["last_rounds_unread"]) == (5, None)
 
 
-def test_sites_that_only_the_run_knows_are_shown_by_their_numbers(
-    federation: LocalFederation, cli: Cli, tmp_path: Path
-) -> None:
+def test_sites_that_only_the_run_knows_are_shown_too(federation: LocalFederation, cli: Cli, tmp_path: Path) -> None:
     fewer = tmp_path / "fewer"
     shutil.copytree(federation.folder, fewer, ignore=shutil.ignore_patterns("sites", "register*"))
     list_only_the_first_site(fewer / "federation.toml")
     shown = cli("status", fewer / "federation.toml", "--rounds", 50)
     assert shown.code == 0, shown
-    assert "site number 1" in shown.out
-    assert "site number 2" in shown.out
     with FederationSource(fewer / "federation.toml", insecure=False) as source:
-        assert [site.name for site in source.now().sites] == ["a"]
+        assert [site.name for site in source.now().sites] == ["a", "b", "c"]
 
 
 def test_a_site_can_ask_with_its_own_certificate(federation: LocalFederation, cli: Cli) -> None:
@@ -208,6 +228,12 @@ def test_pull_fetches_the_newest_safe_model_and_every_round(
     assert set(from_bytes(content)) == {"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"}
     rows = list(read_rows(tmp_path / "pulled" / "rounds.jsonl"))
     assert len(rows) == told["rounds"] >= told["safe_round"] >= 1
+    trail = list(read_audit(tmp_path / "pulled" / "audit.jsonl"))
+    trained = {(e.epoch, e.round, e.author) for e in trail if e.what == "trained" and e.noted_by == (e.author,)}
+    assert {(row.epoch, row.round, "abc"[row.node]) for row in rows if row.node is not None} <= trained
+    made = {entry.digest: entry for entry in trail if entry.what == "trained"}
+    newest = max((e for e in trail if e.what == "committed"), key=lambda e: e.round)
+    assert made[newest.digest].round == newest.round, "the lineage leads from a digest to its trainer"
     assert (tmp_path / "pulled" / "report.html").exists()
     again = cli("pull", federation.federation, "--out", tmp_path / "pulled", "--format", "json").data
     assert again["rounds"] >= told["rounds"]
@@ -262,6 +288,7 @@ def test_a_second_process_of_the_same_site_is_refused(federation: LocalFederatio
     cli("node", federation.site_folder("a") / "site.toml").refused("another process of site 'a'")
 
 
+@pytest.mark.usefixtures("loaded_once")
 def test_preflight_of_a_running_site_finds_everything_in_order(federation: LocalFederation, cli: Cli) -> None:
     done = cli("preflight", federation.site_folder("a") / "site.toml")
     assert done.code == 0, done
@@ -269,6 +296,7 @@ def test_preflight_of_a_running_site_finds_everything_in_order(federation: Local
     assert done.out.count("clocks agree") == 2
 
 
+@pytest.mark.usefixtures("loaded_once")
 @pytest.mark.parametrize(("seconds_off", "way"), [(90.0, "behind"), (-90.0, "ahead of")])
 def test_preflight_names_peers_whose_clock_is_wrong(
     federation: LocalFederation, cli: Cli, monkeypatch: pytest.MonkeyPatch, seconds_off: float, way: str
@@ -309,12 +337,23 @@ class TestPreflightOfAnotherRun:
     def test_other_labels_are_named(self, cli: Cli, site: Path, tmp_path: Path) -> None:
         (tmp_path / "three_labels.py").write_text(THREE_LABELS)
         with (site / "site.toml").open("a") as file:
-            file.write('app = "three_labels:app"\n')
+            file.write(f'app = "three_labels:app"\napp_folder = "{tmp_path}"\n')
         assert "run first has 10 labels, and this site's data has 3" in self.message(cli, site)
 
-    def test_a_list_that_lacks_sites_is_named(self, cli: Cli, site: Path) -> None:
-        list_only_the_first_site(site / "federation.toml")
-        assert f"{site / 'federation.toml'} lists only 1; give this site" in self.message(cli, site)
+    @pytest.mark.usefixtures("loaded_once")
+    def test_another_setting_is_named_with_both_values(self, cli: Cli, site: Path) -> None:
+        file = site / "federation.toml"
+        file.write_text(re.sub("^lease_seconds = .*$", "lease_seconds = 77.0", file.read_text(), flags=re.MULTILINE))
+        assert re.fullmatch(
+            rf"{re.escape(str(file))}: lease_seconds is 77\.0 here and [\d.]+ in the run first; all sites must .*",
+            self.message(cli, site),
+        )
+
+    @pytest.mark.usefixtures("loaded_once")
+    def test_a_site_that_the_run_does_not_have_is_named(self, cli: Cli, site: Path) -> None:
+        with (site / "federation.toml").open("a") as file:
+            file.write('\n[[site]]\nname = "e"\naddress = "127.0.0.1:9"\n')
+        assert "lists site 'e', which run first does not have" in self.message(cli, site)
 
 
 def test_without_certificates_nobody_is_let_in(federation: LocalFederation, cli: Cli) -> None:
@@ -364,7 +403,7 @@ class TestInsecure:
 def test_an_ended_run_that_does_not_fit_keeps_no_site_from_the_next(federation: LocalFederation) -> None:
     for name in federation.names:
         (told,) = (event for event in federation.events(name) if event["event"] == "not-joined")
-        assert "run old has a site number 7" in told["reason"]
+        assert "run old has 2 labels, and this site's data has 10" in told["reason"]
 
 
 def test_a_site_whose_count_of_lives_is_lost_sends_and_is_believed(federation: LocalFederation) -> None:
@@ -412,9 +451,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     def count(name: str) -> None:
         ask = getattr(Peers, name)
 
-        async def counting(*arguments: Any) -> Any:
+        async def counting(*arguments: Any, **named: Any) -> Any:
             counted[name] += 1
-            return await ask(*arguments)
+            return await ask(*arguments, **named)
 
         monkeypatch.setattr(Peers, name, counting)
 
@@ -482,6 +521,44 @@ def test_a_model_whose_sites_do_not_answer_is_not_waited_for(
     federation.ready()
     assert cli("pull", federation.federation, "--out", tmp_path / "new").code == 0
     assert (tmp_path / "new" / "model.safetensors").read_bytes() == before["model.safetensors"]
+
+
+def test_a_bad_round_is_found_in_the_trail_rolled_back_and_its_author_drained(
+    federation: LocalFederation, cli: Cli, tmp_path: Path
+) -> None:
+    with going_on(federation) as now:
+        federation.wait_for_round(now.round + 12)
+        cli("rollback", federation.federation, 0).refused("run first is running; pause it first, with tramfl pause.")
+    before = federation.rest()
+    bad, version = before.weights.digest, before.versions[-1]
+    rounds = ", ".join(f"{each.round:,}" for each in before.versions)
+    assert f"Kept to go back to (tramfl rollback): round {rounds}." in cli("status", federation.federation).out
+    wrong = cli("rollback", federation.federation, before.round + 7)
+    wrong.refused(f"the weights of round {before.round + 7} are not kept", "can go back to round", str(version.round))
+
+    assert cli("pull", federation.federation, "--out", tmp_path / "bad").code == 0
+    trail = list(read_audit(tmp_path / "bad" / "audit.jsonl"))
+    (author,) = {entry.author for entry in trail if entry.what == "trained" and entry.digest == bad}
+    assert author is not None
+    assert cli("drain", author, federation.federation).code == 0
+    told = cli("rollback", federation.federation, version.round)
+    assert f"run first is paused at round {version.round} of epoch {before.epoch + 1}" in told.out, told
+    assert cli("rollback", federation.federation, version.round).code == 0, "an order may be given twice"
+    after = federation.rest()
+    assert (after.round, after.weights.digest, after.ledger) == (version.round, version.digest, version.ledger)
+
+    with going_on(federation):
+        federation.wait_for_round(version.round + 4)
+    again = [row for row in federation.rows() if row.epoch > before.epoch]
+    assert again
+    assert federation.names.index(author) not in {row.node for row in again}
+    assert cli("pull", federation.federation, "--out", tmp_path / "good").code == 0
+    gone = {
+        e.digest: e for e in read_audit(tmp_path / "good" / "audit.jsonl") if e.what in ("rolled-back", "dropped")
+    }
+    assert (gone[bad].author, gone[bad].round) == (author, before.round)
+    assert "Audit trail" in (tmp_path / "good" / "report.html").read_text()
+    assert cli("undrain", author, federation.federation).code == 0
 
 
 def test_an_ended_run_can_be_followed_by_another(federation: LocalFederation) -> None:

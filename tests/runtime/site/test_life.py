@@ -55,3 +55,10 @@ def test_a_second_process_of_a_site_is_refused(tmp_path: Path) -> None:
         alone_in(tmp_path, "a"),
     ):
         raise AssertionError("two processes work in one folder")
+
+
+def test_no_other_user_may_read_a_state_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir(mode=0o755)
+    with alone_in(folder, "a"):
+        assert folder.stat().st_mode & 0o777 == 0o700

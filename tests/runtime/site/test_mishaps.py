@@ -8,13 +8,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from msgspec.structs import replace
 
-from tests.runtime.federations import LocalFederation
 from tramfl.notation import Ledger, Loads, ModelCost
-from tramfl.runtime.settings import read_federation
 from tramfl.runtime.site import driver
-from tramfl.runtime.site.agreement import digest_of_settings
 from tramfl.runtime.wire import Load
 from tramfl.scheduling.policy import policy_named
 from tramfl.simulation.scenarios import scenario_named
@@ -35,14 +31,6 @@ def test_what_a_site_may_say_it_holds_is_what_the_scheduler_can_count() -> None:
                 )  # fmt: skip
     assert driver._wrong(Load(1e-300, None, (1, 1)), 1e6, 2, 1) == "1e-300 FLOPS"
     assert driver._wrong(Load(1e12, None, (1, 1)), 1e-300, 2, 1) == "1e-300 bit/s"
-
-
-def test_sites_that_number_each_other_differently_do_not_agree(tmp_path: Path) -> None:
-    federation = LocalFederation(tmp_path / "f", SCENARIO, 3)
-    found = read_federation(federation.federation)
-    turned = replace(found, file=replace(found.file, site=found.file.site[::-1]))
-    assert digest_of_settings(found) != digest_of_settings(turned)
-    assert digest_of_settings(found) == digest_of_settings(read_federation(federation.federation))
 
 
 def test_what_cannot_be_logged_any_more_holds_nobody_up() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,26 +14,37 @@ from tramfl.circulation.phases import Following, Halted, Limits, Phase, State
 from tramfl.notation import ModelCost
 from tramfl.runtime.registers.contract import Standing
 from tramfl.runtime.site.report import Reporter
+from tramfl.runtime.weights import Manifest
 
 FIRST = first_record("run", 0, "w0", (0, 1), labels=2)
 LATER = replace(FIRST, ledger=FIRST.ledger.after((1, 1), 1.0), status="stopped")
-ALIVE = frozenset({0, 1})
+ALIVE = frozenset({"0", "1"})
 
 
 def reporter(news: Versioned | None, phase: Phase, seen: Versioned | None, busy: bool = False) -> Reporter:
     """A site that has read `news` in the register, and whose round machine has seen `seen`."""
-    state = State(0, 2, 1e6, Limits(), phase=phase, seen=seen)
-    where = SimpleNamespace(file=SimpleNamespace(site="ash"))
+    state = State(0, 1e6, Limits(), phase=phase, seen=seen)
+    where = SimpleNamespace(file=SimpleNamespace(site="ash"), place="here:state")
+    no_readout = SimpleNamespace(readout=Path("nowhere"))
     parts: tuple[Any, ...] = (
-        SimpleNamespace(site=where, names=("ash", "birch"), now=lambda: 0.0, federation=federation(("ash", "birch"))),
-        SimpleNamespace(held=(1, 1), labels=("x", "y"), cost=ModelCost(1.0, 1.0)),
+        SimpleNamespace(
+            site=where,
+            names=("ash", "birch"),
+            now=lambda: 0.0,
+            federation=federation(("ash", "birch")),
+            register=SimpleNamespace(good=None),
+            revocations=SimpleNamespace(own_issue=None),
+        ),
+        SimpleNamespace(held=(1, 1), labels=("x", "y"), cost=ModelCost(1.0, 1.0), manifest=Manifest({}, 2, 0)),
         SimpleNamespace(expected_flops=lambda: 1.0, bandwidths=lambda names: {}),
         SimpleNamespace(ready=True),
         SimpleNamespace(number=1),
-        SimpleNamespace(driver=SimpleNamespace(run="run", state=state, progress=None)),
-        SimpleNamespace(standing=None if news is None else Standing(news, ALIVE)),
+        SimpleNamespace(driver=SimpleNamespace(run="run", state=state, progress=None, store=no_readout)),
+        SimpleNamespace(standing=None if news is None else Standing(news, ALIVE), silence=""),
         SimpleNamespace(busy=busy),
         SimpleNamespace(busy=busy),
+        SimpleNamespace(last=""),
+        SimpleNamespace(why_not=lambda now: None),
     )
     return Reporter(*parts)
 

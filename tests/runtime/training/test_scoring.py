@@ -15,13 +15,14 @@ from tests.runtime.sites import Log
 from tramfl.circulation.custody import Record, Weights, first_record
 from tramfl.config import Budget, Evaluation, Scenario
 from tramfl.notation import Decision, Ledger
-from tramfl.record import Row, RowDecision, RowLoads, Scores
+from tramfl.record import Milestones, Row, RowDecision, RowLoads, Scores
 from tramfl.runtime.registers.contract import ABSENT
 from tramfl.runtime.training.bench import _Bench
 from tramfl.runtime.training.scoring import Note, Scorer, TestedRounds, with_scores
 from tramfl.runtime.training.workshop import Build, Built, Job, JobResult, NewWeights, Score, Workshop
 from tramfl.scheduling.load_aware import LoadAware
-from tramfl.simulation.experiment import Experiment, policy_settings
+from tramfl.scheduling.policy import PolicySettings
+from tramfl.simulation.experiment import Experiment
 from tramfl.simulation.scenarios import scenario_named
 from tramfl.simulation.setting import with_training
 
@@ -69,7 +70,7 @@ def scenario() -> Scenario:
 @pytest.fixture(scope="module")
 def simulated(scenario: Scenario) -> list[Row]:
     setting, _ = with_training(scenario, threads=1)
-    return list(Experiment(scenario, setting, policy=Resting(policy_settings(scenario))).rounds())
+    return list(Experiment(scenario, setting, policy=Resting(PolicySettings.of(scenario, setting.labels))).rounds())
 
 
 class Sites:
@@ -77,7 +78,7 @@ class Sites:
 
     def __init__(self, scenario: Scenario, folder: Path) -> None:
         self.scenario, self.folder, self.memory, self.log = scenario, folder, Memory(), Log()
-        self.shops = [BenchHere(Build(scenario, n, SITES, "abc"[n], None, None, None, 1)) for n in range(SITES)]
+        self.shops = [BenchHere(Build(scenario, n, "abc"[n], None, None, None, 1)) for n in range(SITES)]
         self.reached: list[int] = []
         self.scorers: dict[int, Scorer] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -89,7 +90,7 @@ class Sites:
         for node in range(SITES):
             place = self.folder / "abc"[node]
             place.mkdir(exist_ok=True)
-            register = MemoryView(self.memory, node, 1e6)
+            register = MemoryView(self.memory, "abc"[node], 1e6)
             self.scorers[node] = Scorer(
                 place, self.shops[node], register, self.scenario, self.log, self._on_last_target
             )
@@ -106,7 +107,7 @@ class Sites:
         self.reached.append(self.record.round)
 
     async def begin(self) -> MemoryView:
-        register = MemoryView(self.memory, 0, 1e6)
+        register = MemoryView(self.memory, "abc"[0], 1e6)
         await register.join()
         for shop in self.shops:
             await shop.open()
@@ -185,7 +186,7 @@ class Kept:
 
     def __init__(self) -> None:
         self.memory = Memory()
-        self.view = MemoryView(self.memory, 0, 1e6)
+        self.view = MemoryView(self.memory, "abc"[0], 1e6)
         self.tested = TestedRounds(self.view)
 
     def row(self, round_: int, epoch: int = 1) -> None:
@@ -209,6 +210,20 @@ def test_a_note_that_comes_late_counts_from_the_next_test_on() -> None:
     kept.note(1, 0.1)
     kept.note(399, 0.9)
     assert kept.before(401) == [(1, 0.1), (2, 0.2), (399, 0.9)]
+
+
+def test_tests_of_a_metric_that_should_fall_close_its_targets() -> None:
+    kept = Kept()
+    for round_, error in ((1, 0.9), (2, 0.4), (3, 0.6)):
+        kept.row(round_)
+        kept.memory.notes["run", round_] = msgspec.json.encode(
+            Note(1, Scores(None, error**2, metrics={"mae": error}))
+        )
+    record = replace(first_record("run", 0, "w0", (0,), 1), ledger=Ledger((1,), 1.0, 4))
+    rows = asyncio.run(kept.tested.before(record))
+    assert [row.measured("mae") for row in rows] == [0.9, 0.4, 0.6]
+    budget = Budget(targets=(0.5, 0.1), metric="mae", direction="lower")
+    assert Milestones.of(budget, rows).open == (0.1,)
 
 
 def test_the_test_of_a_round_that_was_lost_and_done_again_does_not_count() -> None:
@@ -235,7 +250,7 @@ def test_a_run_whose_last_target_was_reached_by_a_site_that_was_lost_is_ended_by
         ended.append(run)
 
     async def work() -> None:
-        shop = BenchHere(Build(scenario, 0, 1, "a", None, None, None, 1))
+        shop = BenchHere(Build(scenario, 0, "a", None, None, None, 1))
         scorer = Scorer(tmp_path, shop, kept.view, scenario, Log(), reached)
         task = asyncio.create_task(scorer.work())
         await asyncio.sleep(0)

@@ -50,6 +50,8 @@ app = tramfl.App(model=Odd, data=data)
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shop")
     (folder / "shop.py").write_text(SHOP)
+    # The site is started in this folder: its files may not be taken for installed modules.
+    (folder / "torch.py").write_text("import os; os._exit(7)")
     return folder
 
 
@@ -62,7 +64,7 @@ def bench(place: Path) -> Iterator[tuple[asyncio.Runner, Workshop]]:
         with asyncio.Runner() as runner:
 
             async def opened() -> Workshop:
-                workshop = Workshop(Build(SCENARIO, 0, 3, "a", "shop:app", None, None, 1))
+                workshop = Workshop(Build(SCENARIO, 0, "a", "shop:app", None, None, 1, str(place)))
                 built = await workshop.open()
                 assert built.held == (18, 18)
                 await workshop.make_initial(place / "w0")
@@ -189,3 +191,11 @@ async def hangs(place: Path) -> None:
     while not (place / "hangs").exists():
         await asyncio.sleep(0.01)
     (place / "hangs").unlink()
+
+
+def test_a_torch_py_in_the_folder_that_a_site_is_started_in_is_not_run(
+    place: Path, bench: tuple[asyncio.Runner, Workshop]
+) -> None:
+    _, workshop = bench
+    assert (place / "torch.py").exists()
+    assert workshop.ready

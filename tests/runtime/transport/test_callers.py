@@ -25,7 +25,9 @@ from tests.runtime.sites import (
     ignore,
     played,
 )
+from tests.system_parts import TIED
 from tramfl.notation import BadInput
+from tramfl.runtime.roster import Roster
 from tramfl.runtime.transport import Credentials, Peers, Refusal, Server, TransferRefused, Unreachable, links, serving
 from tramfl.runtime.transport.links import encode
 from tramfl.runtime.wire import (
@@ -45,7 +47,9 @@ async def test_a_site_is_who_its_certificate_says(tmp_path: Path) -> None:
         assert (await peers.order(1, Order("status"), SECONDS)).done
         assert (await peers.rows(1, AskRows("trial", 1, 3), SECONDS)).lines == trial.host.lines
         assert trial.host.asked == [(2, ASK), ("cedar", Order("status")), ("cedar", AskRows("trial", 1, 3))]
-        assert await peers.probe(1, 60) > 0
+        bandwidth, latency = await peers.probe(1, 60)
+        assert bandwidth > 0
+        assert latency > 0
         assert trial.log.lines == []
 
 
@@ -111,7 +115,7 @@ async def test_a_site_at_the_address_of_another_is_not_taken_for_it(tmp_path: Pa
     trial = Trial(tmp_path)
     assert trial.authority is not None
     impostor = Server(
-        f"127.0.0.1:{trial.port}", trial.authority.issue("cedar"), trial.federation, trial.host, trial.log
+        f"127.0.0.1:{trial.port}", trial.authority.issue("cedar"), Roster(trial.federation), trial.host, trial.log
     )
     await impostor.start()
     with pytest.raises(Unreachable, match="birch"):
@@ -132,7 +136,7 @@ async def test_a_method_that_does_not_exist_is_refused_and_logged(tmp_path: Path
 
 
 @played
-@pytest.mark.parametrize("service", ["tramfl.Site", "tramfl.v2.Site"])
+@pytest.mark.parametrize("service", ["tramfl.Site", "tramfl.v1.Site"])
 async def test_a_site_of_another_protocol_is_answered_with_both_protocols_and_the_remedy(
     tmp_path: Path, service: str
 ) -> None:
@@ -143,7 +147,7 @@ async def test_a_site_of_another_protocol_is_answered_with_both_protocols_and_th
             assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
             said = error.value.details() or ""
             assert said.startswith(f"the caller speaks {service}, and this site, with tramfl")
-            assert said.endswith(f"tramfl.v1.Site; {links.SAME_VERSION}")
+            assert said.endswith(f"{links.SERVICE}; {links.SAME_VERSION}")
         assert len(trial.log.refusals()) == 3
         assert trial.host.asked == []
 
@@ -156,7 +160,7 @@ async def test_a_call_that_the_other_site_has_no_method_for_names_the_remedy(
         # What sites answered before there were protocol numbers.
         monkeypatch.setattr(serving, "other_protocol", lambda path: None)
         monkeypatch.setattr(serving, "SERVICE", "tramfl.Site")
-        with pytest.raises(Refusal, match=r"birch does not speak tramfl\.v1\.Site.*the same minor version of tramfl"):
+        with pytest.raises(Refusal, match=r"birch does not speak tramfl\.v3\.Site.*the same minor version of tramfl"):
             await trial.peers().order(1, Order("prepare", "run"), 5)
 
 
@@ -223,7 +227,7 @@ class Watched:
 
     def __init__(self, folder: Path, own: Credentials) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", WATCHED, str(folder)],
+            [*TIED, sys.executable, "-c", WATCHED, str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -272,7 +276,7 @@ async def test_handshakes_that_fail_are_refused_and_logged_with_the_reason(tmp_p
             (authority.issue("ash", lasts=-DAY), "the certificate has expired"),
             (None, "this was not TLS"),
         ):
-            peers = Peers(site.peers, "ash", own)
+            peers = Peers(Roster(site.peers), "ash", own)
             with pytest.raises(Unreachable, match="birch does not answer"):
                 await peers.load(1, ASK, SECONDS)
             await peers.close()
@@ -289,7 +293,7 @@ async def test_handshakes_that_fail_are_refused_and_logged_with_the_reason(tmp_p
         with socket.create_connection(("127.0.0.1", site.port)) as plain:
             plain.sendall(b"GET / HTTP/1.0\r\n\r\n")
             await site.refused("this was not TLS")
-        assert (await Peers(site.peers, "ash", authority.issue("ash")).load(1, ASK, SECONDS)).held == (5, 5)
+        assert (await Peers(Roster(site.peers), "ash", authority.issue("ash")).load(1, ASK, SECONDS)).held == (5, 5)
         await asyncio.to_thread(site.end)
     finally:
         site.process.kill()
@@ -300,7 +304,7 @@ async def test_a_certificate_that_expired_at_the_server_is_not_accepted_by_a_cal
     trial = Trial(tmp_path)
     assert trial.authority is not None
     expired = trial.authority.issue("birch", lasts=-DAY)
-    server = Server(f"127.0.0.1:{trial.port}", expired, trial.federation, trial.host, trial.log)
+    server = Server(f"127.0.0.1:{trial.port}", expired, Roster(trial.federation), trial.host, trial.log)
     await server.start()
     with pytest.raises(Unreachable):
         await trial.peers().load(1, ASK, SECONDS)
@@ -320,9 +324,9 @@ async def test_renewed_certificates_count_without_a_restart(tmp_path: Path) -> N
 
     mine = write("birch", trial.authority.issue("birch", lasts=-DAY))
     theirs = write("ash", trial.authority.issue("ash", lasts=-DAY))
-    server = Server(f"127.0.0.1:{trial.port}", mine, trial.federation, trial.host, trial.log)
+    server = Server(f"127.0.0.1:{trial.port}", mine, Roster(trial.federation), trial.host, trial.log)
     await server.start()
-    peers = Peers(trial.federation, "ash", theirs)
+    peers = Peers(Roster(trial.federation), "ash", theirs)
     with pytest.raises(Unreachable):
         await peers.load(1, ASK, SECONDS)
     write("birch", trial.authority.issue("birch"))
@@ -345,7 +349,7 @@ async def test_without_certificates_a_site_listens_on_loopback_only(tmp_path: Pa
     trial = Trial(tmp_path, secure=False)
     for address in ("0.0.0.0:0", "[::]:0", "192.0.2.7:7400", "example.org:7400"):
         with pytest.raises(BadInput, match="on loopback only"):
-            await Server(address, None, trial.federation, trial.host, trial.log).start()
+            await Server(address, None, Roster(trial.federation), trial.host, trial.log).start()
     async with trial:
         await trial.peers().send(1, trial.consignment(), trial.model, ignore)
         with pytest.raises(Refusal, match="no site"):
@@ -358,3 +362,47 @@ async def test_a_port_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
     async with Trial(tmp_path) as trial:
         with pytest.raises(BadInput, match=rf"cannot listen on 127\.0\.0\.1:{trial.port}; is the port taken"):
             await trial.new_server().start()
+
+
+@played
+@pytest.mark.parametrize(
+    ("shown", "why"),
+    [
+        ({"name": "ash", "also": ("cedar",)}, "several sites: ash, cedar"),
+        ({"name": "ash", "common": ("ash", "cedar")}, "several common names"),
+        ({"name": "", "common": ("ash", "cedar"), "also": ("host.example.org",)}, "several common names"),
+        ({"name": "ash", "common": ("ash\0.example.org",)}, "NUL"),
+        ({"name": "elm", "common": ("ash",)}, "'elm' is no site of this federation"),
+    ],
+)
+async def test_a_certificate_that_could_be_read_as_two_names_is_refused(
+    tmp_path: Path, shown: dict[str, Any], why: str
+) -> None:
+    async with Trial(tmp_path, data=b"small") as trial:
+        assert trial.authority is not None
+        peers = Peers(Roster(trial.federation), "ash", trial.authority.issue(**shown))
+        with pytest.raises((Refusal, Unreachable)) as caught:
+            await peers.load(1, ASK, SECONDS)
+        # BoringSSL itself may end the handshake of a certificate with such a name.
+        assert why in str(caught.value) or isinstance(caught.value, Unreachable)
+        assert trial.host.asked == []
+
+
+@played
+async def test_a_common_name_counts_only_in_a_certificate_without_other_names(tmp_path: Path) -> None:
+    async with Trial(tmp_path, data=b"small") as trial:
+        assert trial.authority is not None
+        own = trial.authority.issue("ash", common=("birch",))
+        await Peers(Roster(trial.federation), "ash", own).load(1, ASK, SECONDS)
+        assert trial.host.asked == [(0, ASK)]
+
+
+@played
+async def test_what_a_peer_answers_cannot_steer_a_terminal(tmp_path: Path) -> None:
+    async with Trial(tmp_path, data=b"small") as trial:
+        trial.host.says = "\x1b]0;owned\x07\x1b[2Jdone\u009b1m\u202egnp"
+        answer = await trial.peers().order(1, Order("status"), SECONDS)
+        assert answer.message == " ]0;owned [2Jdone 1m gnp"
+        trial.host.objection = "no\x1b[2J"
+        with pytest.raises(TransferRefused, match=r"no \[2J"):
+            await trial.peers().send(1, trial.consignment(), trial.model, ignore)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tramfl.circulation.soundness import SITE_NAME
 from tramfl.notation import BadInput
-from tramfl.runtime.settings import NAME
 from tramfl.runtime.transport.certificates import (
     SKEW,
     Authority,
@@ -195,7 +195,7 @@ def test_a_certificate_is_out_of_date_exactly_outside_its_days(days: float, elap
 
 
 @settings(max_examples=30)
-@given(st.from_regex(NAME, fullmatch=True))
+@given(st.from_regex(SITE_NAME, fullmatch=True))
 def test_every_name_a_site_may_have_fits_into_a_certificate(name: str) -> None:
     info = describe(AUTHORITY.issue(name, now=NOW).certificate_pem, NOW)
     assert info.name == name

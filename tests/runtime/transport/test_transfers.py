@@ -30,6 +30,7 @@ from tests.runtime.sites import (
     write_model,
 )
 from tramfl.circulation.phases import Offer
+from tramfl.notation import Decision
 from tramfl.runtime.transport import Refusal, TransferRefused, calling, links
 from tramfl.runtime.transport.links import encode
 from tramfl.runtime.weights.arrival import Arrival
@@ -117,6 +118,10 @@ async def test_what_the_host_does_not_want_is_refused_before_a_byte_is_sent(tmp_
         assert trial.log.refusals()[0]["reason"] == "this run is over"
 
 
+def with_score(decision: Decision, score: float) -> Decision:
+    return replace(decision, candidates=(replace(decision.candidates[0], score=score),))
+
+
 def forged(consignment: Consignment) -> list[tuple[Consignment, str]]:
     offer = consignment.offer
     given = assignment(0)
@@ -142,9 +147,17 @@ def forged(consignment: Consignment) -> list[tuple[Consignment, str]]:
         (with_assignment(decision=replace(given.decision, node=3)), "beyond the 3"),
         (with_assignment(decision=replace(given.decision, node=-1)), "beyond the 3"),
         (with_assignment(decision=replace(given.decision, samples=(1, -1))), "no counts"),
-        (with_assignment(loads=replace(given.loads, flops=(1.0,))), "not those of 3 sites"),
-        (with_assignment(lost_seconds=float("nan")), "no duration"),
-        (with_assignment(lost_seconds=-1.0), "no duration"),
+        (with_assignment(loads=replace(given.loads, flops=(1.0,))), "beyond the 1"),
+        (with_assignment(lost_seconds=float("nan")), "times that are out of range"),
+        (with_assignment(lost_seconds=-1.0), "times that are out of range"),
+        (with_assignment(lost_seconds=1e12), "times that are out of range"),
+        (with_assignment(decision=replace(given.decision, compute_seconds=float("nan"))), "times that are out"),
+        (with_assignment(decision=replace(given.decision, idle_seconds=float("inf"))), "times that are out"),
+        (with_assignment(decision=replace(given.decision, reason="x" * 5000)), "too long"),
+        (with_assignment(decision=replace(given.decision, candidates=given.decision.candidates * 9)), "too long"),
+        (with_assignment(decision=with_score(given.decision, float("nan"))), "figures that are out of range"),
+        (with_assignment(decision=with_score(given.decision, float("inf"))), "figures that are out of range"),
+        (with_assignment(loads=replace(given.loads, flops=(-1.0, 1.0, 1.0))), "loads that are out of range"),
     ]
 
 
@@ -187,8 +200,8 @@ async def test_a_message_beyond_grpcs_own_limit_changes_nothing(tmp_path: Path) 
             grpc.ssl_channel_credentials(own.authorities, own.key, own.certificate),
             (("grpc.ssl_target_name_override", "birch"), ("grpc.max_send_message_length", -1)),
         )
-        peers._channels[1] = channel
-        for name in ("Load", "Probe", "Order"):
+        peers._channels[peers._roster.entries[1]] = channel
+        for name in ("Load", "Order"):
             with pytest.raises(grpc.aio.AioRpcError) as error:
                 await channel.unary_unary(links.method(name))(bytes(5 << 20))
             assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,7 +48,8 @@ class Machine:
         self._me = self._system.Process()
         self._children: list[int] = []
         self._children_at = -math.inf
-        self._own_bits = 0.0
+        self._own = 0
+        self._own_since = False
         self._cpu = _Window(clock(), self._cpu_seconds())
         self._network = _Window(clock(), {"bits": self._network_bits()})
         self._gpu_seen = 0
@@ -66,19 +68,33 @@ class Machine:
         return self._cpu.result
 
     def traffic(self) -> float:
-        """bit/s that others move over this machine's network, loopback apart."""
+        """bit/s that others send over this machine's network, loopback apart; what they receive takes another way.
+
+        A time in which this site moved something shows nothing about others: the result stays what it was before.
+        """
         window, now = self._network, self._clock()
         if now - window.at < self.LEAST_SECONDS:
             return window.result
         bits = self._network_bits()
-        others = bits - window.reading["bits"] - self._own_bits
-        self._own_bits = 0.0
-        self._network = _Window(now, {"bits": bits}, max(0.0, others) / (now - window.at))
+        result = window.result if self._own_since else (bits - window.reading["bits"]) / (now - window.at)
+        self._own_since = self._own > 0
+        self._network = _Window(now, {"bits": bits}, max(0.0, result))
         return self._network.result
 
-    def moved(self, bits: float) -> None:
-        """`bits` of the traffic were ours."""
-        self._own_bits += bits
+    @contextlib.contextmanager
+    def moving(self) -> Iterator[None]:
+        """While this site sends or receives a model, or probes a link."""
+        self._own += 1
+        self._own_since = True
+        try:
+            yield
+        finally:
+            self._own -= 1
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether this site is moving something now."""
+        return self._own > 0
 
     def _cpu_seconds(self) -> dict[Any, float]:
         """Seconds of all cores, those they were busy in, and those of each process of ours."""
@@ -106,8 +122,7 @@ class Machine:
 
     def _network_bits(self) -> float:
         cards = self._system.net_io_counters(pernic=True) or {}
-        moved = sum(card.bytes_sent + card.bytes_recv for name, card in cards.items() if not _loopback(name))
-        return 8.0 * float(moved)
+        return 8.0 * float(sum(card.bytes_sent for name, card in cards.items() if not _loopback(name)))
 
     def _gpu_share(self) -> float:
         """The share of the first GPU that others use; 0 where there is no GPU or it cannot be read."""

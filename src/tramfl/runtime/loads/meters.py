@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tramfl.notation import ModelCost, Outlook
 from tramfl.runtime.journal import Log
 from tramfl.runtime.loads.compute import ComputeMeter
 from tramfl.runtime.loads.history import History
-from tramfl.runtime.loads.links import LinkMeter
+from tramfl.runtime.loads.links import Direction, LinkMeter
 from tramfl.runtime.loads.machine import Machine
 from tramfl.runtime.loads.outlook import outlook_of
+from tramfl.runtime.loads.passage import Crossing
 
 
 class Meters:
@@ -36,7 +38,7 @@ class Meters:
         cores = os.cpu_count() or 1
         self._compute = ComputeMeter(cost.flops_per_sample, predictor, min(1.0, (threads or cores) / cores))
         self._compute.calibrated(flops, self._machine.busy_share())
-        self._links = LinkMeter(predictor, model_bits=cost.model_bits)
+        self._links = LinkMeter(predictor, cost.model_bits)
         self._history.restore(self._compute, self._links)
 
     def read_machine(self) -> None:
@@ -55,24 +57,42 @@ class Meters:
         """A training of `samples` took `seconds`, beside everything else that ran here."""
         self._compute.trained(samples, seconds, self._machine.busy_share())
 
-    def bandwidth(self, site: str) -> float | None:
-        """bit/s to another site, beside the traffic of others; None where it is not known."""
-        return self._links.bandwidth(site, time.monotonic(), self._machine.traffic())
+    def bandwidth(self, site: str, direction: Direction = "to") -> float | None:
+        """bit/s of a hop to or from another site, beside the traffic of others; None where it is not known."""
+        return self._links.bandwidth(site, direction, self._machine.traffic() if direction == "to" else None)
+
+    def has_carried(self, site: str, direction: Direction = "to") -> bool:
+        """Whether a model has crossed the link in this direction."""
+        return self._links.has_carried(site, direction)
 
     def bandwidths(self, sites: Sequence[str]) -> dict[str, float]:
         """bit/s to each of these sites, as last predicted, as far as known."""
-        at = time.monotonic()
-        known = {site: self._links.bandwidth(site, at) for site in sites}
+        known = {site: self._links.bandwidth(site) for site in sites}
         return {site: bits for site, bits in known.items() if bits is not None}
 
-    def moved(self, site: str, bits: float, seconds: float) -> None:
-        """A transfer from or to a site has just ended."""
-        self._machine.moved(bits)
-        self._links.moved(site, bits, seconds, time.monotonic())
+    def moving(self) -> AbstractContextManager[None]:
+        """While this site sends or receives a model, or probes a link: the traffic is its own."""
+        return self._machine.moving()
 
-    def probed(self, site: str, bandwidth: float) -> None:
-        """A short trial gave this bandwidth to a site."""
-        self._links.probed(site, bandwidth, time.monotonic())
+    @property
+    def is_moving(self) -> bool:
+        """Whether this site is moving something now."""
+        return self._machine.is_moving
+
+    def moved(self, site: str, direction: Direction, crossing: Crossing | None) -> None:
+        """A transfer from or to a site has just ended."""
+        if crossing is not None:
+            bits, seconds, latency = crossing
+            self._links.moved(site, direction, bits, seconds, time.monotonic(), latency)
+
+    def probed(self, site: str, bandwidth: float, latency: float, began: float) -> None:
+        """A short trial, begun at this second, gave this bandwidth and latency to a site."""
+        self._links.probed(site, bandwidth, latency, began)
+
+    def due(self, sites: Sequence[str]) -> str | None:
+        """A site to which the link should be probed while it is idle; None where all are known well enough."""
+        at = time.monotonic()
+        return next((site for site in sites if self._links.is_due(site, at)), None)
 
     def outlook(self, sites: Sequence[str], me: int) -> Outlook | None:
         """How this site's loads behave, for a policy that looks ahead; None while too little was observed."""

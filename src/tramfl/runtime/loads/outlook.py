@@ -37,5 +37,5 @@ def outlook_of(compute: ComputeMeter, links: LinkMeter, sites: Sequence[str], me
 
 
 def _in_steps(habit: Habit, step: float, every: float | None) -> Habit:
-    """A habit whose persistence is that over one step, where an observation comes `every` so many seconds."""
+    """A habit whose persistence is that over one step, where observations are `every` seconds apart."""
     return habit if every is None else replace(habit, persistence=habit.persistence ** (step / every))

@@ -5,6 +5,8 @@ The files are written as text, not dumped: their comments are what an operator r
 
 from __future__ import annotations
 
+import functools
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +17,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from tramfl.config import Cost, LoadModel, Scenario, as_table
+from tramfl.explanations import explained_keys
 from tramfl.learning.data.partition import PAPER_LAYOUTS, node_count
 from tramfl.notation import BadInput
 from tramfl.runtime.settings import (
@@ -185,9 +188,12 @@ def _run_lines(table: dict[str, Any], prefix: str = "run") -> Iterator[str]:
     """`[run]` and the tables in it, keys that are not set included as comments."""
     if prefix in ("run.loads", "run.cost"):
         if prefix == "run.cost":
-            yield from (f"# {_COMMENTS['run.cost']}", "")
+            yield from (_NEITHER_COST_NOR_LOADS, "")
         return
     yield f"[{prefix}]"
+    if prefix == "run.balance":  # its keys are labels, and labels may be any text
+        yield from (*tomli_w.dumps(table).splitlines(), "")
+        return
     yield from _lines({k: v for k, v in table.items() if not isinstance(v, dict)}, f"{prefix}.")
     for key, example in _RUN_EXAMPLES.items():
         parent, _, name = key.rpartition(".")
@@ -202,78 +208,49 @@ def _run_lines(table: dict[str, Any], prefix: str = "run") -> Iterator[str]:
 def _lines(table: dict[str, Any], prefix: str, skip: Sequence[str] = ()) -> Iterator[str]:
     for key, value in table.items():
         if key not in skip:
-            if comment := _COMMENTS.get(f"{prefix}{key}"):
-                yield f"# {comment}"
+            yield from _comment(_federation_keys()[f"{prefix}{key}"])
             yield f"{key} = {_value(value)}"
 
 
 def _left_out(key: str, example: Any) -> Iterator[str]:
-    yield f"# {_COMMENTS[key]}"
+    yield from _comment(_federation_keys()[key])
     yield f"# {key.rpartition('.')[2]} = {_value(example)}"
+
+
+@functools.cache
+def _federation_keys() -> dict[str, str]:
+    return explained_keys(FederationFile)
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, 118, initial_indent="# ", subsequent_indent="# ", break_long_words=False)
 
 
 def _value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_value(inner)}" for key, inner in value.items()) + "}"
     return tomli_w.dumps({"v": value}).removeprefix("v = ").strip()
 
 
 def site_toml(name: str) -> str:
     """`site.toml` with comments."""
-    return _SITE.format(name=_value(name), **{k: _value(v) for k, v in as_table(SiteFile(site=name)).items()})
+    table = as_table(SiteFile(site=name))
+    lines = ["# One site. Paths are relative to this file's folder."]
+    for key, text in explained_keys(SiteFile).items():
+        lines += _comment(text)
+        lines.append(f"{key} = {_value(table[key])}" if key in table else f"# {key} = {_value(_SITE_EXAMPLES[key])}")
+    return "\n".join(lines) + "\n"
 
 
 _FEDERATION = """\
 # A federation: this file is the same at every site. Change it freely, copy it to all of them, then restart them.
 # Paths are relative to the file's own folder."""
 
-_COMMENTS = {
-    "lease_seconds": "A site that the register has not heard of for this many seconds counts as gone.",
-    "unsafe_rounds": "A holder that trains in place ships a copy after this many rounds that no other site has ...",
-    "unsafe_seconds": "... or after this many seconds of such rounds.",
-    "load_reply_seconds": "A site that takes longer to say what it can spare is left out of the round.",
-    "register.kind": "Where the record of who holds the model lives: sqlite (all sites on one machine) or etcd.",
-    "register.path": "The one file that all sites share; absolute, because every site has a copy of this line.",
-    "register.endpoints": "Every member of the etcd cluster; use https:// for anything but loopback.",
-    "register.timeout_seconds": "How long an answer of the register may take.",
-    "register.authorities": "The certificates by which to know etcd; without this, the system's.",
-    "register.certificate": "What to show etcd, if it asks for a certificate; put these two files at every site.",
-    "register.key": "The certificate's key.",
-    "register.user": "etcd's user, if it has authentication on.",
-    "register.password_file": "A file with that user's password (chmod 600); the password itself never stands here.",
-    "run.dataset": "digits, mnist, fashion-mnist, cifar10, npz:PATH, package.module:object; or each site's `app`.",
-    "run.policy": "Who trains next: load-aware, random, time-first, variance-first or tram.",
-    "run.seed": "The same seed gives the same first model and the same division of the data.",
-    "run.variance_limit": "V: how uneven over labels the samples used so far may be.",
-    "run.wait_seconds": "H: how long a round in which nobody trains lasts.",
-    "run.partition.layout": "How the data set is divided; plays no part where sites bring data of their own.",
-    "run.partition.nodes": "As many as there are sites; the layouts 3, 5, 10 and 5-uneven know it themselves.",
-    "run.app": "package.module:app, a tramfl.App for all sites; `app` in a site.toml is a site's own.",
-    "run.partition.held": "A CSV file with the samples per node and label: for simulated runs without training.",
-    "run.partition.node_of_sample": "own: a file with the number of the node that has each training sample.",
-    "run.partition.shard_size": "shard: samples in a shard; without it, as many as shards_per_node leaves.",
-    "run.training.schedule_samples": "cosine: samples until the rate is 0; step: samples between two steps.",
-    "run.training.clip_norm": "Scale gradients down to this norm where theirs is larger.",
-    "run.budget.held_for": "A target is held while the mean of this many tests is at it; the run ends once all are.",
-    "run.budget.direction": "Which values of the metric are better: higher or lower.",
-    "run.partition.alpha": "dirichlet: small means uneven.",
-    "run.partition.shards_per_node": "shard: shards of each site.",
-    "run.partition.classes_per_node": "pathological: labels of each site.",
-    "run.partition.validation_share": "Part of each label's samples that a site keeps to measure its local loss.",
-    "run.cost": "No [run.cost] and no [run.loads]: real sites compute the one from the model and measure the other.",
-    "run.training.network": "auto (by data set), digits-mlp, mnist-cnn, resnet18, or package.module:factory.",
-    "run.training.weights": "A .safetensors or .pth file to start from.",
-    "run.training.image_size": "Scale images to this many pixels per side.",
-    "run.training.carry_momentum": "Send the optimiser's state along with the model; the hop grows accordingly.",
-    "run.training.device": "auto (CUDA, MPS, CPU) or a PyTorch device.",
-    "run.evaluation.every": "Test after every n-th trained round.",
-    "run.evaluation.subset": "Test samples looked at first; the full set confirms a target.",
-    "run.evaluation.test_samples": "Use at most this many test samples.",
-    "run.budget.targets": "Test accuracies; the run ends at the last of them, or at the first limit.",
-    "run.budget.rounds": "Limit: rounds.",
-    "run.budget.seconds": "Limit: seconds that the rounds took.",
-    "run.budget.samples": "Limit: samples trained.",
-}
+_NEITHER_COST_NOR_LOADS = (
+    "# No [run.cost] and no [run.loads]: real sites compute the one from the model and measure the other."
+)
 
 _ETCD_EXAMPLES = {
     "authorities": "etcd-ca.crt",
@@ -284,12 +261,18 @@ _ETCD_EXAMPLES = {
 }
 _RUN_EXAMPLES: dict[str, Any] = {
     "run.app": "package.module:app",
+    "run.method": "load-aware",
+    "run.max_samples_per_round": 500,
+    "run.balance": "population",
+    "run.visit_every_rounds": 20,
+    "run.accept": {"max_loss_ratio": 3.0, "arrivals": True},
     "run.partition.nodes": 4,
     "run.partition.held": "counts.csv",
     "run.partition.node_of_sample": "nodes.npy",
     "run.partition.shard_size": 100,
     "run.training.schedule_samples": 100000,
     "run.training.clip_norm": 1.0,
+    "run.training.calibration": 0.1,
     "run.budget.held_for": 3,
     "run.budget.direction": "lower",
     "run.training.weights": "start.safetensors",
@@ -299,29 +282,16 @@ _RUN_EXAMPLES: dict[str, Any] = {
     "run.budget.seconds": 3600.0,
     "run.budget.samples": 100000,
 }
-
-_SITE = """\
-# One site. Paths are relative to this file's folder.
-site = {name}
-federation = {federation}
-# host:port to listen on, where that is not the address the others use (behind NAT or a proxy).
-# listen = "0.0.0.0:7401"
-
-# The folder for weights and history; it needs room for a few copies of the model.
-state = {state}
-certificate = {certificate}
-key = {key}
-authorities = {authorities}
-
-# This site's own model and data, a Python object installed here. Without it, the site trains on its share of the
-# data set in federation.toml: its number there, unless `share` says otherwise.
-# app = "package.module:app"
-# share = 0
-# Where data sets lie (default: $TRAMFL_DATA, or a cache).
-# data_dir = "data"
-
-# How the next round's load is predicted from the past: blend, last, ewma, ar1.
-predictor = {predictor}
-# Cores to train on; all that are free if not given.
-# threads = 2
-"""
+_SITE_EXAMPLES: dict[str, Any] = {
+    "listen": "0.0.0.0:7401",
+    "compute_share": 0.5,
+    "available": "22:00-06:00",
+    "samples_per_day": 20_000,
+    "etcd_user": "tramfl-NAME-SITE",
+    "etcd_password_file": "etcd.password",
+    "app": "package.module:app",
+    "app_folder": ".",
+    "share": 0,
+    "data_dir": "data",
+    "threads": 2,
+}

@@ -39,6 +39,7 @@ class LocalSites:
         for file in self._files.values():
             # Sites on one machine share its cores.
             extra = [f"threads = {max(1, (os.cpu_count() or 1) // sites)}"]
+            extra.append(f"app_folder = {json.dumps(str(Path.cwd()))}")
             if data_dir is not None:
                 extra.append(f"data_dir = {json.dumps(str(data_dir.absolute()))}")
             file.write_text(file.read_text() + "\n".join(extra) + "\n")

@@ -6,28 +6,50 @@ Nothing here reaches the register: sites do, and any one that answers will do.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
-from tramfl.circulation.custody import Record, Safe
+from tramfl.circulation.custody import Entry, Record, Safe, Status
 from tramfl.config import is_loopback, read_toml
 from tramfl.notation import BadInput, Digest, NodeId
-from tramfl.record import Row
+from tramfl.record import AuditEntry, Row, gathered, in_columns, sound_entry
+from tramfl.runtime.operator.agreeing import Agreement, View, agreed
+from tramfl.runtime.operator.row_reading import read_rows
 from tramfl.runtime.registers import Standing
+from tramfl.runtime.roster import Roster
 from tramfl.runtime.settings import OPERATOR, Federation, SiteSettings, host_and_port, read_federation, read_site
+from tramfl.runtime.site.lease import ONE_EACH
 from tramfl.runtime.transport import Credentials, Peers, Refusal, Unreachable
 from tramfl.runtime.transport.certificates import unfit
-from tramfl.runtime.wire import AskRows, Order, OrderResult, SiteReport
+from tramfl.runtime.transport.revocations import RevocationList, moment_in_words, newest_list
+from tramfl.runtime.transport.sealing import SiteSeal
+from tramfl.runtime.weights.manifest import SPARE_HEADER_BYTES, Manifest
+from tramfl.runtime.wire import AskRows, Order, OrderResult, SiteReport, plain
 
 ANSWER_SECONDS = 3.0
 START_SECONDS = 60.0
 ROWS_AT_ONCE = 200
 FETCH_TRIES = 50
 NOTHING_SEEN = Standing(None, frozenset())
-"""What a site that has not answered, or not read the register yet, shows of the record."""
+"""What a site that has not read the register yet shows of the record."""
+PAST_AUTHORITIES = "past-authorities.crt"
+"""At the operator's: authorities that were rotated out. Rows of their time are signed with their certificates."""
+REMOVED = "it was removed from the federation"
+FRESH_LEASES = 0.75
+"""A site that the register has not answered for this part of a lease has no say in what the record is."""
+STATUS_AFTER: dict[str, Status] = {"pause": "paused", "resume": "running", "stop": "stopped"}
+SEEN_SECONDS = 10.0
+"""Within this time the sites must see what one of them says it has done."""
+LOOKS = 6
+LOOK_SECONDS = 0.2
+"""Sites that disagree are asked again this often, after this pause: one of them may see a change a moment later."""
+MOST_MODEL_BYTES = 4
+"""Fetched weights may have this many times the bytes that most sites report for their model."""
 
 
 class SiteStatus(Struct, frozen=True, kw_only=True):
@@ -41,7 +63,13 @@ class SiteStatus(Struct, frozen=True, kw_only=True):
     why_not: str | None = None
     report: SiteReport | None = None
     revision: int | None = None
-    """Of the record that the site's report belongs to."""
+    """Of the record that the site shows."""
+    confirms: bool = True
+    """Whether the site has seen the record that the status is about."""
+    member: bool = True
+    """False of a site that was removed."""
+    revoked: bool = False
+    """Whether its certificate was revoked, and it shows no newer one."""
 
 
 class FederationStatus(Struct, frozen=True, kw_only=True):
@@ -51,15 +79,53 @@ class FederationStatus(Struct, frozen=True, kw_only=True):
     record: Record | None
     revision: int | None
     sites: tuple[SiteStatus, ...]
+    disagreement: str | None = None
+    """One sentence where sites show records that neither most of them nor the named holder confirm."""
+    revoked: RevocationList = RevocationList()
+    """Whose certificates are revoked, as the newest list says that a site shows."""
+
+    @property
+    def unsigned(self) -> bool:
+        """Whether a site that answers has no certificate, so that nothing is signed."""
+        return any(site.report is not None and site.report.issued is None for site in self.sites)
+
+    @property
+    def revocations(self) -> tuple[str, ...]:
+        """One sentence for each name whose certificates are revoked and that has shown no newer one."""
+        renewed = {site.site for site in self.sites if not site.revoked}
+        return tuple(
+            f"Certificates issued to {name} until {moment_in_words(moment)} are revoked: every site refuses them."
+            for name, moment in sorted(self.revoked.moments.items())
+            if name not in renewed
+        )
 
     @property
     def answering(self) -> tuple[NodeId, ...]:
         """The numbers of the sites that answer."""
         return tuple(number for number, site in enumerate(self.sites) if site.answers)
 
+    @property
+    def trusted(self) -> tuple[NodeId, ...]:
+        """The sites that answer, those first that confirm the record, and of these the holder first."""
+        holder = self.record.holder if self.record is not None else None
+        return tuple(sorted(self.answering, key=lambda n: (not self.sites[n].confirms, n != holder, n)))
+
+    @property
+    def tensors(self) -> str | None:
+        """What most sites report of names, shapes and types of the weights; None where they do not agree."""
+        told = [site.report.tensors for site in self.sites if site.report is not None and site.report.tensors]
+        most = max(set(told), key=told.count, default=None)
+        return most if most is not None and 2 * told.count(most) > len(told) else None
+
+    @property
+    def model_bytes(self) -> float | None:
+        """The median of what the sites report of the size of their model; None where no site does."""
+        told = sorted(s.report.cost.model_bits / 8 for s in self.sites if s.report is not None and s.report.cost)
+        return told[(len(told) - 1) // 2] if told else None
+
     def name_of(self, node: NodeId) -> str:
-        """A site's name; its number where the operator's file lists fewer sites than the run has."""
-        return self.sites[node].site if node < len(self.sites) else f"site number {node}"
+        """A site's name."""
+        return self.sites[node].site
 
     @property
     def rests(self) -> bool:
@@ -70,7 +136,7 @@ class FederationStatus(Struct, frozen=True, kw_only=True):
         report that counts, and it must belong to the newest record.
         """
         record = self.record
-        if record is None or record.status == "running" or record.holder is None or record.holder >= len(self.sites):
+        if record is None or record.status == "running" or record.holder is None:
             return False
         holder, others = self.sites[record.holder], [s for n, s in enumerate(self.sites) if n != record.holder]
         if holder.report is None or holder.report.doing != "halted" or holder.revision != self.revision:
@@ -80,9 +146,13 @@ class FederationStatus(Struct, frozen=True, kw_only=True):
             return False
         if any(site.report is not None and site.report.doing not in ("following", "idle") for site in others):
             return False
-        # Digests, not rounds: a round in which nobody trained has the weights of the round before.
-        copied = record.weights.digest == record.safe.digest
-        return copied or not any(site.alive or site.answers for site in others)
+        return record.newest_is_safe or not any(site.alive or site.answers for site in others)
+
+    @property
+    def silence(self) -> str | None:
+        """Why the register answers no site that answers here; None where it answers one of them, or none answers."""
+        reasons = [site.report.silent for site in self.sites if site.report is not None]
+        return reasons[0] if reasons and all(reasons) else None
 
     @property
     def mixed_versions(self) -> str | None:
@@ -99,12 +169,21 @@ class FederationStatus(Struct, frozen=True, kw_only=True):
         return f"The sites' versions differ: {'; '.join(parts)}. Install one version of tramfl at all sites."
 
     @property
+    def twins(self) -> tuple[str, ...]:
+        """One sentence for each site of which a second process was started at another place."""
+        return tuple(
+            f"Site {site.site} was started at two places: {site.report.twin} and {site.report.place}. {ONE_EACH}"
+            for site in self.sites
+            if site.report is not None and site.report.twin is not None
+        )
+
+    @property
     def model(self) -> Safe | None:
         """What a fetch brings: the safe weights; at a run's end, or of the only site, the newest that there are."""
         record = self.record
         if record is None:
             return None
-        final = record.status == "stopped" or len(self.sites) == 1
+        final = record.status == "stopped" or len(record.present) == 1
         newest = record.weights
         if final and newest.digest != record.safe.digest and set(newest.copies) & set(self.answering):
             return Safe(record.round, newest.digest, newest.copies, record.ledger, newest.since)
@@ -123,44 +202,67 @@ class RoundTimes(Struct, frozen=True):
     """What the run's targets are of, accuracy by default, on the test samples."""
     diverged: bool = False
     """Whether the loss of the round's training was not a finite number."""
+    rejected: tuple[str, ...] = ()
+    """Sites whose training in this round was not accepted."""
+    overhead_seconds: float = 0.0
+    """What gathering, deciding, the register and the disk took, beside the actual seconds."""
 
 
 class Operator:
     """Acts on a federation from outside."""
 
-    def __init__(self, federation: Federation, me: str, credentials: Credentials | None) -> None:
+    def __init__(
+        self, federation: Federation, me: str, credentials: Credentials | None, past_authorities: bytes = b""
+    ) -> None:
+        """`past_authorities` are trusted no more, but for the rows that sites signed in their time."""
         self.federation = federation
-        self._peers = Peers(federation, me, credentials)
+        self._seal = SiteSeal(me, credentials, past=past_authorities) if credentials is not None else None
+        self._roster = Roster(federation)
+        self._credentials = credentials
+        self._peers = Peers(self._roster, me, credentials)
+        self.bad_rows: list[str] = []
+        """A sentence for each row that the last `rows` left out."""
 
     async def close(self) -> None:
         """End all connections."""
         await self._peers.close()
 
     async def status(self) -> FederationStatus:
-        """Ask every site at once."""
-        answers = await asyncio.gather(*(self._ask(n) for n in range(len(self.federation.names))))
-        standings = [_standing(answer) if isinstance(answer, OrderResult) else NOTHING_SEEN for answer in answers]
-        newest = max((s for s in standings if s is not NOTHING_SEEN), key=_revision, default=None)
-        alive = newest.alive if newest is not None else frozenset()
-        versioned = newest.versioned if newest is not None else None
+        """Ask every member at once; a few times where they disagree about the record."""
+        for look in range(LOOKS):
+            if look:
+                await asyncio.sleep(LOOK_SECONDS)
+            status = await self._look()
+            if status.disagreement is None:
+                break
+        return status
+
+    async def _look(self) -> FederationStatus:
+        """Ask every member, and those that the record names on which the first ones agree."""
+        file, roster = self.federation.file, self._roster
+        answers: dict[NodeId, OrderResult | str] = {}
+        views: dict[NodeId, View] = {}
+        found = Agreement(None, frozenset())
+        while unasked := [number for number in roster.present if number not in answers]:
+            answers |= zip(unasked, await asyncio.gather(*map(self._ask, unasked)), strict=True)
+            views = {n: _view(answer) for n, answer in answers.items() if isinstance(answer, OrderResult)}
+            found = agreed(views, roster.names, FRESH_LEASES * file.lease_seconds)
+            if found.versioned is not None:
+                roster.follow(found.versioned)
+        versioned, revoked = found.versioned, RevocationList()
+        if self._credentials is not None:
+            shown = (view.standing.revoked for view in views.values())
+            revoked = newest_list(shown, self._credentials.authorities)
         return FederationStatus(
-            federation=self.federation.file.name,
+            federation=file.name,
             record=versioned.record if versioned is not None else None,
             revision=versioned.revision if versioned is not None else None,
             sites=tuple(
-                SiteStatus(
-                    site=entry.name,
-                    address=entry.address,
-                    alive=number in alive,
-                    answers=isinstance(answer, OrderResult),
-                    why_not=None if isinstance(answer, OrderResult) else answer,
-                    report=answer.report if isinstance(answer, OrderResult) else None,
-                    revision=seen.versioned.revision if seen.versioned is not None else None,
-                )
-                for number, (entry, answer, seen) in enumerate(
-                    zip(self.federation.file.site, answers, standings, strict=True)
-                )
+                _site_status(entry, answers.get(number, REMOVED), views.get(number), found, revoked)
+                for number, entry in enumerate(roster.entries)
             ),
+            disagreement=found.disagreement,
+            revoked=revoked,
         )
 
     async def _ask(self, node: NodeId) -> OrderResult | str:
@@ -170,13 +272,16 @@ class Operator:
             return str(error)
 
     async def order(self, order: Order, seconds: float = START_SECONDS) -> str:
-        """Give an order to the first site that answers; BadInput where none carries it out."""
+        """Give an order to a site that answers; BadInput where none carries it out.
+
+        A site that says that it did, while the others see nothing of it, is not believed: the next is asked.
+        """
         status = await self.status()
         if not status.answering:
             reasons = "; ".join(f"{s.site}: {s.why_not}" for s in status.sites)
             raise BadInput(f"no site of {self.federation.file.name!r} answers ({reasons}).")
         why = ""
-        for node in status.answering:
+        for node in status.trusted:
             try:
                 answer = await self._peers.order(node, order, seconds)
             except (Unreachable, Refusal) as error:
@@ -184,24 +289,102 @@ class Operator:
                 continue
             if not answer.done:
                 raise BadInput(answer.message)
-            return answer.message
+            if await self._carried_out(order):
+                return answer.message
+            why = f"{status.name_of(node)} says that it is done, and the others see nothing of it"
         raise BadInput(f"no site carried the order out ({why}).")
 
+    async def _carried_out(self, order: Order) -> bool:
+        """Whether the record shows what was ordered; sites may see it a moment later."""
+        wanted = STATUS_AFTER.get(order.what)
+        until = time.monotonic() + SEEN_SECONDS
+        while True:
+            status = await self.status()
+            if (record := status.record) is not None:
+                if order.what == "start" and record.run == order.run:
+                    return True
+                if wanted is not None and record.status in (wanted, "stopped"):
+                    return True
+            if order.what not in ("start", *STATUS_AFTER):
+                return True
+            if time.monotonic() > until:
+                return False
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def repair(self) -> str:
+        """Have the last good record put in the place of one that is not sound; one sentence about the result."""
+        status = await self.status()
+        if status.record is None:
+            raise BadInput(status.disagreement or "no site that answers knows a record to go back to.")
+        why = "no site that has it answers"
+        for node in status.trusted:
+            if not status.sites[node].confirms or status.sites[node].revision != status.revision:
+                continue
+            try:
+                answer = await self._peers.order(node, Order("repair"), START_SECONDS)
+            except (Unreachable, Refusal) as error:
+                why = str(error)
+                continue
+            if answer.done:
+                return answer.message
+            why = answer.message
+        raise BadInput(f"the record of round {status.record.round} could not be put back ({why}).")
+
+    async def revoke(self, content: bytes, name: str) -> tuple[list[str], list[str]]:
+        """Bring every member a list of revoked certificates; the names of those that took it, and of the others.
+
+        A site that refuses the list because it revokes the operator's own certificate has it already.
+        """
+        numbers = [n for n in self._roster.present if self._roster.names[n] != name]
+        answers = await asyncio.gather(*(self._bring(n, content, name) for n in numbers))
+        names = [self._roster.names[n] for n in numbers]
+        told = [site for site, took in zip(names, answers, strict=True) if took]
+        return told, [site for site in names if site not in told]
+
+    async def _bring(self, node: NodeId, content: bytes, name: str) -> bool:
+        try:
+            return (await self._peers.order(node, Order("revoke", content=content), SEEN_SECONDS)).done
+        except Refusal as error:
+            return name == OPERATOR and "is revoked" in str(error)
+        except Unreachable:
+            return False
+
+    async def order_site(self, site: str, order: Order, seconds: float = START_SECONDS) -> str:
+        """Give an order to one site; BadInput where it does not carry it out."""
+        try:
+            answer = await self._peers.order(self.federation.number_of(site), order, seconds)
+        except (Unreachable, Refusal) as error:
+            raise BadInput(f"{site} did not carry the order out: {error}.") from None
+        if not answer.done:
+            raise BadInput(f"{site}: {answer.message}")
+        return f"{site} is {answer.message}"
+
     async def rows(self, status: FederationStatus, first: int = 1) -> list[Row]:
-        """The rows of the run from round `first` on."""
+        """The rows of the run from round `first` on; those that cannot be right are left out, and in `bad_rows`."""
         record = status.record
+        self.bad_rows = []
         if record is None:
             return []
         found: list[Row] = []
-        decode = msgspec.json.Decoder(Row).decode
-        while first + len(found) <= record.round:
-            begin = first + len(found)
+        for begin in range(first, record.round + 1, ROWS_AT_ONCE):
             last = min(record.round, begin + ROWS_AT_ONCE - 1)
-            rows = await self._rows(status, AskRows(record.run, begin, last))
-            found += [decode(line) for line in rows]
-            if len(rows) < last - begin + 1:
+            rows, bad = await self._rows(status, AskRows(record.run, begin, last))
+            found += [in_columns(row, len(status.sites)) for row in rows]
+            self.bad_rows += bad
+            if len(rows) + len(bad) < last - begin + 1:
                 break
         return found
+
+    async def audit(self, status: FederationStatus) -> list[AuditEntry]:
+        """The audit trails of all sites that answer, as one; what is no entry of the run is left out."""
+        run = status.record.run if status.record is not None else ""
+        trails: list[tuple[str, list[AuditEntry]]] = []
+        for node in status.answering:
+            with contextlib.suppress(Unreachable, Refusal):
+                answer = await self._peers.order(node, Order("audit", run), START_SECONDS)
+                entries = [entry for line in answer.audit if (entry := sound_entry(line)) is not None]
+                trails.append((status.name_of(node), [entry for entry in entries if entry.run == run]))
+        return gathered(trails)
 
     async def last_rounds(self, status: FederationStatus, count: int) -> list[RoundTimes]:
         """How long the last rounds were predicted to take, and took."""
@@ -216,18 +399,31 @@ class Operator:
                 row.test_accuracy,
                 row.measured(metric),
                 row.diverged is True,
+                tuple(map(status.name_of, row.rejected)) if row.rejected else (),
+                row.overhead,
             )
             for row in rows
         ]
 
-    async def _rows(self, status: FederationStatus, ask: AskRows) -> tuple[bytes, ...]:
+    async def _rows(self, status: FederationStatus, ask: AskRows) -> tuple[list[Row], list[str]]:
+        """Rows, and a sentence for each that is left out; of several answers, the one that leaves out least."""
         why = "no site answers"
-        for node in status.answering:
+        best: tuple[list[Row], list[str]] | None = None
+        for node in status.trusted:
             try:
-                return (await self._peers.rows(node, ask, START_SECONDS)).lines
+                given = await self._peers.rows(node, ask, START_SECONDS)
             except (Unreachable, Refusal) as error:
                 why = f"{status.name_of(node)}: {error}"
-        raise BadInput(f"no site gives the rounds of the run ({why}); try again when the register answers.")
+                continue
+            names = (site.site for site in status.sites)
+            rows, bad = read_rows(given, ask, names, status.record, self._seal)
+            if best is None or len(rows) > len(best[0]):
+                best = rows, bad
+            if not bad:
+                break
+        if best is None:
+            raise BadInput(f"no site gives the rounds of the run ({why}); try again when the register answers.")
+        return best
 
     async def fetch(self, to: Path, progress: Callable[[int], None]) -> FederationStatus:
         """Fetch the newest safe weights from a site that has them; the status that names them.
@@ -242,6 +438,18 @@ class Operator:
         _forget_parts(to, begun=True)
         return status
 
+    async def fetch_file(self, digest: Digest, nodes: Sequence[NodeId], to: Path) -> None:
+        """Fetch a file by its digest from the first of some sites that gives it. Raises BadInput."""
+        why = "no site that has it answers"
+        for node in nodes:
+            try:
+                await self._peers.fetch(node, digest, to, lambda _: None)
+            except (Unreachable, Refusal) as error:
+                why = f"{self.federation.names[node]}: {error}"
+                continue
+            return
+        raise BadInput(f"the file {digest[:12]}... cannot be fetched ({why}).")
+
     async def _fetch(self, to: Path, progress: Callable[[int], None]) -> FederationStatus:
         """A run that moves on may discard weights before the first byte is read: then newer ones are safe."""
         why = "no site that has them answers"
@@ -250,6 +458,8 @@ class Operator:
             status = await self.status()
             model = status.model
             if model is None:
+                if status.disagreement is not None:
+                    raise BadInput(status.disagreement)
                 raise BadInput(f"no run has begun in {self.federation.file.name!r}: there is no model to fetch.")
             there = [n for n in model.copies if n in status.answering]
             # The same weights again: the sites that could not give them a moment ago cannot now.
@@ -258,9 +468,10 @@ class Operator:
             tried = model.digest
             for node in there:
                 try:
-                    await self._peers.fetch(node, tried, to, progress)
+                    await self._peers.fetch(node, tried, to, progress, most=_most_bytes(status))
+                    _check_tensors(to, status)
                 except (Unreachable, Refusal) as error:
-                    why = f"{self.federation.names[node]}: {error}"
+                    why = f"{status.name_of(node)}: {error}"
                     continue
                 return status
         assert model is not None
@@ -285,7 +496,9 @@ def operator_from(path: Path, insecure: bool) -> Operator:
         check_loopback(federation)
         return Operator(federation, OPERATOR, None)
     names = ("ca.crt", f"{OPERATOR}.crt", f"{OPERATOR}.key")
-    return Operator(federation, OPERATOR, _credentials_of(OPERATOR, *map(federation.beside, names)))
+    past = federation.beside(PAST_AUTHORITIES)
+    credentials = _credentials_of(OPERATOR, *map(federation.beside, names))
+    return Operator(federation, OPERATOR, credentials, past.read_bytes() if past.exists() else b"")
 
 
 def site_credentials(site: SiteSettings, insecure: bool) -> Credentials | None:
@@ -324,12 +537,47 @@ def _version_of(report: SiteReport) -> str:
     return f"{version} (protocol {report.protocol or 'not reported'})"
 
 
-def _standing(answer: OrderResult) -> Standing:
+def _site_status(
+    entry: Entry, answer: OrderResult | str, view: View | None, found: Agreement, revoked: RevocationList
+) -> SiteStatus:
+    report = answer.report if isinstance(answer, OrderResult) else None
+    issued = report.issued if report is not None else None
+    shown, versioned = view.standing.versioned if view is not None else None, found.versioned
+    return SiteStatus(
+        site=entry.name,
+        address=entry.address or "",
+        alive=entry.name in found.alive,
+        answers=isinstance(answer, OrderResult),
+        why_not=answer if isinstance(answer, str) else None,
+        report=report,
+        revision=shown.revision if shown is not None else None,
+        confirms=versioned is None or (view is not None and view.votes_for(versioned)),
+        member=entry.address is not None,
+        revoked=revoked.refuses(entry.name, 0.0 if issued is None else issued),
+    )
+
+
+def _view(answer: OrderResult) -> View:
     try:
-        return msgspec.msgpack.decode(answer.record, type=Standing) if answer.record else NOTHING_SEEN
-    except msgspec.MsgspecError:
-        return NOTHING_SEEN
+        standing = msgspec.msgpack.decode(answer.record, type=Standing) if answer.record else NOTHING_SEEN
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        standing = NOTHING_SEEN
+    return View(plain(standing), answer.seen, answer.age_seconds)
 
 
-def _revision(standing: Standing) -> int:
-    return standing.versioned.revision if standing.versioned is not None else -1
+def _most_bytes(status: FederationStatus) -> int | None:
+    size = status.model_bytes
+    return int(MOST_MODEL_BYTES * size) + SPARE_HEADER_BYTES if size is not None else None
+
+
+def _check_tensors(file: Path, status: FederationStatus) -> None:
+    """Refusal, and the file is deleted, where fetched weights are not of the model that most sites have."""
+    if status.tensors is None:
+        return
+    try:
+        found = Manifest.of(file).fingerprint
+    except BadInput as error:
+        found = str(error)
+    if found != status.tensors:
+        file.unlink()
+        raise Refusal("what it gives are no weights of this run's model")

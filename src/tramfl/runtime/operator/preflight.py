@@ -16,10 +16,12 @@ from msgspec import Struct
 from tramfl.circulation.custody import Record
 from tramfl.notation import BadInput, NodeId
 from tramfl.runtime.operator.operating import site_credentials
-from tramfl.runtime.registers import Silent
+from tramfl.runtime.registers import AGREEMENT, Silent
 from tramfl.runtime.registers.opening import open_register
+from tramfl.runtime.registers.records import round_content
+from tramfl.runtime.roster import Roster
 from tramfl.runtime.settings import SiteSettings, host_and_port
-from tramfl.runtime.site import check_format, digest_of_settings, misfit
+from tramfl.runtime.site import agreement_of, check_format, digest_of, disagreement, misfit
 from tramfl.runtime.training import Build, Built, WorkFailed, Workshop
 from tramfl.runtime.transport import Peers, Refusal, Unreachable
 from tramfl.runtime.transport.certificates import describe, unfit
@@ -47,13 +49,13 @@ async def preflight(site: SiteSettings, insecure: bool) -> AsyncIterator[Finding
     certificates = _certificates(site, insecure)
     yield certificates
     yield _port(site)
-    register, record = await _register(site)
+    register, record, agreed = await _register(site)
     yield register
     model, built, size = await _model(site)
     yield model
     # A run that has stopped does not keep a site from the next.
     if record is not None and record.status != "stopped":
-        yield _run(site, record, built)
+        yield _run(site, record, agreed, built)
     yield _disk(site, size)
     if certificates.good:
         async for finding in _peers(site, insecure):
@@ -111,31 +113,37 @@ def site_is_running(site: SiteSettings) -> bool:
     return False
 
 
-async def _register(site: SiteSettings) -> tuple[Finding, Record | None]:
+async def _register(site: SiteSettings) -> tuple[Finding, Record | None, list[bytes]]:
+    """Whether the register answers, the record, and what the sites of its run have agreed on."""
     kind = site.federation.file.register.kind
     try:
-        register = open_register(site.federation, site.number)
+        register = open_register(site.federation, site.file.site)
     except BadInput as error:
-        return _bad("register", str(error)), None
+        return _bad("register", str(error)), None, []
     try:
         standing = await register.look()
+        record = standing.versioned.record if standing.versioned is not None else None
+        kept = await register.rows(record.run, AGREEMENT, AGREEMENT) if record is not None else []
+        agreed = [round_content(agreement) for agreement in kept]
     except Silent as error:
-        return _bad("register", f"{kind} does not answer: {error}; see [register] in {site.federation.path}."), None
+        why = f"{kind} does not answer: {error}; see [register] in {site.federation.path}."
+        return _bad("register", why), None, []
     except BadInput as error:
-        return _bad("register", str(error)), None
+        return _bad("register", str(error)), None, []
     finally:
         await register.close()
-    record = standing.versioned.record if standing.versioned is not None else None
     run = f"run {record.run} is {record.status}" if record is not None else "no run yet"
-    return _good("register", f"{kind} answers: {run}"), record
+    return _good("register", f"{kind} answers: {run}"), record, agreed
 
 
-def _run(site: SiteSettings, record: Record, built: Built | None) -> Finding:
+def _run(site: SiteSettings, record: Record, agreed: list[bytes], built: Built | None) -> Finding:
     """Whether this site can take part in the run under way; a site that cannot would end at once."""
     labels = len(record.ledger.used)
-    if wrong := misfit(record, site.federation, len(built.held) if built is not None else labels):
+    if wrong := misfit(record, site.federation, site.file.site, len(built.held) if built is not None else labels):
         return _bad("run", wrong)
-    return _good("run", f"run {record.run} has sites that are listed here, and {labels} labels")
+    if wrong := disagreement(site.federation, record.run, agreed):
+        return _bad("run", wrong)
+    return _good("run", f"run {record.run} has this site as a member, the settings here, and {labels} labels")
 
 
 async def _model(site: SiteSettings) -> tuple[Finding, Built | None, int]:
@@ -181,7 +189,7 @@ def _disk(site: SiteSettings, size: int) -> Finding:
 
 
 async def _peers(site: SiteSettings, insecure: bool) -> AsyncIterator[Finding]:
-    peers = Peers(site.federation, site.file.site, site_credentials(site, insecure))
+    peers = Peers(Roster(site.federation), site.file.site, site_credentials(site, insecure))
     try:
         others = [n for n in range(len(site.federation.names)) if n != site.number]
         for finding in await asyncio.gather(*(_peer(site, peers, n) for n in others)):
@@ -213,6 +221,6 @@ def _compared(site: SiteSettings, check: str, report: SiteReport, began: float, 
         off = f"{ahead:,.1f} s ahead of" if ahead > 0 else f"{behind:,.1f} s behind"
         # A site reads its clock when it starts, so that its time never runs backwards.
         return _bad(check, f"its clock is {off} this one; keep both by NTP, and restart the site that was wrong.")
-    if report.settings != digest_of_settings(site.federation):
-        return _bad(check, "its [run] table or its list of sites is not this one's; give both one federation.toml.")
+    if report.settings != digest_of(agreement_of(site.federation)):
+        return _bad(check, "its [run] table or its timings are not this one's; give both one federation.toml.")
     return _good(check, f"answers in {1000 * (ended - began):,.0f} ms, clocks agree")

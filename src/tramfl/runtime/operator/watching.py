@@ -73,7 +73,7 @@ class FederationSource:
         return Now(
             run=f"{record.run}/{self._rewound}" if record is not None else "",
             title=status.federation,
-            policy=scenario.policy,
+            policy=scenario.method_name,
             seed=scenario.seed,
             status=_STATUS[record.status] if record is not None else "preparing",
             clock="real",
@@ -137,16 +137,14 @@ def _site(site: SiteStatus, status: FederationStatus) -> SiteNow:
 
 
 def _holder(status: FederationStatus) -> NodeId | None:
-    """The holder, if it is one of the sites that are watched: a file may list fewer sites than the run has."""
-    holder = status.record.holder if status.record is not None else None
-    return holder if holder is not None and holder < len(status.sites) else None
+    return status.record.holder if status.record is not None else None
 
 
 def _message(status: FederationStatus, record: Record | None) -> str:
     if not status.answering:
         return "No site answers."
     if record is None:
-        return "No run has begun."
+        return status.disagreement or "No run has begun."
     if record.status == "paused":
         return "The run is paused."
     if record.holder is None:

@@ -4,6 +4,7 @@ One contract (`Register`), a SQLite file for sites on one machine, and etcd for 
 gives the one that a federation names; it is not imported here, since only it needs an HTTP client.
 """
 
-from tramfl.runtime.registers.contract import ABSENT, LeaseLost, LeaseTaken, Register, Silent, Standing
+from tramfl.runtime.registers.checked import CheckedRegister
+from tramfl.runtime.registers.contract import ABSENT, AGREEMENT, LeaseLost, LeaseTaken, Register, Silent, Standing
 
-__all__ = ["ABSENT", "LeaseLost", "LeaseTaken", "Register", "Silent", "Standing"]
+__all__ = ["ABSENT", "AGREEMENT", "CheckedRegister", "LeaseLost", "LeaseTaken", "Register", "Silent", "Standing"]

@@ -6,19 +6,19 @@ if its row is here, whichever site dies when. What is known only later (how well
 
 from __future__ import annotations
 
-import contextlib
 from typing import Protocol
 
-import msgspec
 from msgspec import Struct
 
 from tramfl.circulation.custody import Record, Versioned
-from tramfl.notation import BadInput, NodeId
-from tramfl.runtime.wire import PROTOCOL
-from tramfl.version import __version__
+from tramfl.runtime.registers.records import Records
 
 ABSENT = 0
 """The revision of a record that is not there: swapping it in place begins the first run."""
+
+
+AGREEMENT = 0
+"""The row of round 0 has what the sites of a run have agreed on; it is written with the run's first record."""
 
 
 class Silent(Exception):
@@ -30,7 +30,10 @@ class LeaseLost(Exception):
 
 
 class LeaseTaken(Exception):
-    """Another process has taken this node's lease since this one joined: this one may change nothing any more."""
+    """Another process has taken this node's lease since this one joined: this one may change nothing any more.
+
+    Its text is the place of that process.
+    """
 
 
 class Standing(Struct, frozen=True):
@@ -38,39 +41,22 @@ class Standing(Struct, frozen=True):
 
     versioned: Versioned | None
     """None where no run has begun."""
-    alive: frozenset[NodeId]
-    """Nodes whose lease has not run out."""
-
-
-class _Numbered(Struct):
-    protocol: int = 1
-
-
-def record_from(content: bytes, place: str) -> Record:
-    """The record as a register keeps it; BadInput, which names the `place`, where it cannot be read."""
-    try:
-        return msgspec.msgpack.decode(content, type=Record)
-    except msgspec.DecodeError as error:
-        with contextlib.suppress(msgspec.DecodeError):
-            if (number := msgspec.msgpack.decode(content, type=_Numbered).protocol) > PROTOCOL:
-                raise BadInput(other_protocol(f"{place}: the run there", number)) from None
-        raise BadInput(f"{place}: the record there cannot be read: {error}.") from None
-
-
-def other_protocol(run: str, number: int) -> str:
-    """Why a site does not join a run of another protocol, in one sentence."""
-    return (
-        f"{run} is of protocol {number}, and this site, with tramfl {__version__}, has protocol {PROTOCOL};"
-        " install the version of tramfl that the other sites have."
-    )
+    alive: frozenset[str]
+    """The names of the nodes whose lease has not run out."""
+    revoked: bytes = b""
+    """The list of revoked certificates (`transport.revocations`), signed by the authority; empty where none is."""
 
 
 class Register(Protocol):
     """The register as one node sees it. Every answer is the newest there is, never one from a stale replica."""
 
-    async def join(self) -> None:
+    records: Records
+    """How records are signed and checked."""
+
+    async def join(self) -> str | None:
         """Take this node's lease: for the first time in place of any other process's, later only where none has it.
 
+        The place of the process whose lease still ran, where that is another place than this process's; else None.
         Raises LeaseTaken where another process of this node has joined since and its lease lasts, or Silent.
         """
         ...
@@ -109,6 +95,10 @@ class Register(Protocol):
 
     async def notes(self, run: str, first: int, last: int) -> dict[int, bytes]:
         """What was noted about rounds `first` to `last`. Raises Silent."""
+        ...
+
+    async def announce_revoked(self, content: bytes) -> None:
+        """Put a list of revoked certificates where every node sees it; the last one counts. Raises Silent."""
         ...
 
     async def close(self) -> None:

@@ -1,6 +1,7 @@
 """The register of sites on many machines: an etcd cluster.
 
-    tramfl/<federation>/alive/<node>               a life of the node; bound to its lease, it goes when that ends
+    tramfl/<federation>/alive/<name>               a life of the node and its place; goes when its lease ends
+    tramfl/<federation>/certificates/revoked       the list of revoked certificates
     tramfl/<federation>/record                     the record; its mod_revision is the revision given out
     tramfl/<federation>/rounds/{row,note}/<run>/<round>
 
@@ -17,19 +18,54 @@ import contextlib
 import math
 import secrets
 import time
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 
 from tramfl.circulation.custody import Record, Versioned
-from tramfl.notation import NodeId
-from tramfl.runtime.registers.contract import LeaseLost, LeaseTaken, Silent, Standing, record_from
+from tramfl.runtime.registers.contract import LeaseLost, LeaseTaken, Silent, Standing
 from tramfl.runtime.registers.etcd_gateway import Gateway, Json, content, text
+from tramfl.runtime.registers.records import Records
 from tramfl.runtime.settings import RegisterSettings
 
 PAGE = 200
 """Rows asked for at once."""
 LAST_ROUND = 10**12 - 1
+
+
+class Keys(msgspec.Struct, frozen=True):
+    """Where a federation's things are."""
+
+    prefix: str
+
+    @property
+    def record(self) -> str:
+        """The record."""
+        return f"{self.prefix}record"
+
+    @property
+    def revoked(self) -> str:
+        """The list of revoked certificates."""
+        return f"{self.prefix}certificates/revoked"
+
+    @property
+    def rounds(self) -> str:
+        """Before the keys of all rows and notes."""
+        return f"{self.prefix}rounds/"
+
+    def alive(self, node: str) -> str:
+        """The key that a node's lease holds."""
+        return f"{self.prefix}alive/{quote(node, safe='')}"
+
+    def round(self, what: str, run: str, round_: int) -> str:
+        """A row or a note."""
+        # As many digits for all, so that the order of keys is that of rounds.
+        return f"{self.rounds}{what}/{quote(run, safe='')}/{min(max(round_, 0), LAST_ROUND):012d}"
+
+
+def keys_of(federation: str) -> Keys:
+    """The keys of a federation."""
+    return Keys(f"tramfl/{quote(federation, safe='')}/")
 
 
 class Life(msgspec.Struct, frozen=True):
@@ -60,13 +96,16 @@ class EtcdRegister:
         self,
         settings: RegisterSettings,
         federation: str,
-        node: NodeId,
+        node: str,
         lease_seconds: float,
         password: str | None = None,
+        *,
+        place: str = "",
     ) -> None:
         self._gateway = Gateway(settings, password)
-        self._prefix = f"tramfl/{quote(federation, safe='')}/"
-        self._node = node
+        self._keys = keys_of(federation)
+        self.records = Records()
+        self._node, self._place = node, place
         self._lease_seconds = lease_seconds
         self._life: Life | None = None
         self._names: set[str] = set()
@@ -79,11 +118,11 @@ class EtcdRegister:
         self._wakes = 0
         self._told: Told | None = None
 
-    async def join(self) -> None:
+    async def join(self) -> str | None:
         """Take this node's lease, unless another process has joined since this one did."""
         # One after the other: the life that is kept must be the one whose key was written last.
         async with self._joining:
-            await self._join()
+            return await self._join()
 
     async def renew(self) -> None:
         """Make the lease last a full length again."""
@@ -91,7 +130,7 @@ class EtcdRegister:
         answer = await self._gateway.ask("lease/keepalive", {"ID": life.lease}, repeatable=True)
         if int(answer.get("result", {}).get("TTL", 0)) <= 0:
             self._lose(life)
-            raise LeaseLost(f"node {self._node}'s lease in etcd has run out")
+            raise LeaseLost(f"site {self._node}'s lease in etcd has run out")
 
     async def leave(self) -> None:
         """Give the lease up; where etcd is silent it runs out by itself."""
@@ -105,10 +144,10 @@ class EtcdRegister:
         answer = await self._gateway.ask("kv/range", self._span, repeatable=True)
         found = {content(kv["key"]).decode(): kv for kv in answer.get("kvs", [])}
         self._check_own(found.get(self._own_key, {}), int(answer["header"]["revision"]))
-        kv = found.pop(self._record_key, None)
-        nodes = (key.rpartition("/")[2] for key in found)
-        alive = frozenset(int(node) for node in nodes if node.isdecimal())
-        standing = Standing(None if kv is None else self._versioned(kv), alive)
+        kv = found.pop(self._keys.record, None)
+        revoked = content(found.pop(self._keys.revoked, {}).get("value", ""))
+        alive = frozenset(unquote(key.rpartition("/")[2]) for key in found)
+        standing = Standing(None if kv is None else self._versioned(kv), alive, revoked)
         self._told = Told(standing, wakes, at)
         return standing
 
@@ -138,21 +177,21 @@ class EtcdRegister:
     async def swap(self, revision: int, record: Record, row: bytes | None = None) -> Versioned | None:
         """Put `record` in place of `revision`, with its row; None if the record has another revision by now."""
         life = self._own_life()
-        puts = [_put(self._record_key, msgspec.msgpack.encode(record))]
+        puts = [_put(self._keys.record, self.records.content(record, revision))]
         if row is not None:
-            puts.append(_put(self._round_key("row", record.run, record.round), row))
+            puts.append(_put(self._keys.round("row", record.run, record.round), row))
         transaction = {
-            "compare": [_unchanged(self._record_key, revision), _unchanged(self._own_key, life.revision)],
+            "compare": [_unchanged(self._keys.record, revision), _unchanged(self._own_key, life.revision)],
             "success": puts,
-            "failure": [{"request_range": {"key": text(key)}} for key in (self._record_key, self._own_key)],
+            "failure": [{"request_range": {"key": text(key)}} for key in (self._keys.record, self._own_key)],
         }
         answer = await self._gateway.ask("kv/txn", transaction, repeatable=False)
         if answer.get("succeeded", False):
-            return Versioned(record, int(answer["header"]["revision"]))
+            return self.records.swapped(record, revision, int(answer["header"]["revision"]))
         found, own = (response["response_range"].get("kvs", []) for response in answer["responses"])
         if not own or int(own[0]["mod_revision"]) != life.revision:
             self._lose(life)
-            raise LeaseLost(f"node {self._node} has no lease in etcd any more")
+            raise LeaseLost(f"site {self._node} has no lease in etcd any more")
         if (int(found[0]["mod_revision"]) if found else 0) == revision:
             raise Silent("etcd refused a swap for no reason it gives")
         return None
@@ -163,12 +202,16 @@ class EtcdRegister:
 
     async def note(self, run: str, round_: int, content: bytes) -> None:
         """Keep something about a round; the last one counts."""
-        note = _put(self._round_key("note", run, round_), content)["request_put"]
+        note = _put(self._keys.round("note", run, round_), content)["request_put"]
         await self._gateway.ask("kv/put", note, repeatable=False)
 
     async def notes(self, run: str, first: int, last: int) -> dict[int, bytes]:
         """What was noted about rounds `first` to `last`."""
         return await self._rounds("note", run, first, last)
+
+    async def announce_revoked(self, content: bytes) -> None:
+        """Put a list of revoked certificates where every node sees it; the last one counts."""
+        await self._gateway.ask("kv/put", _put(self._keys.revoked, content)["request_put"], repeatable=True)
 
     async def close(self) -> None:
         """End all connections; the lease runs out by itself unless given up before."""
@@ -181,20 +224,12 @@ class EtcdRegister:
             news.set()
 
     @property
-    def _record_key(self) -> str:
-        return f"{self._prefix}record"
-
-    @property
     def _own_key(self) -> str:
-        return f"{self._prefix}alive/{self._node}"
-
-    def _round_key(self, what: str, run: str, round_: int) -> str:
-        # As many digits for all, so that the order of keys is that of rounds.
-        return f"{self._prefix}rounds/{what}/{quote(run, safe='')}/{min(max(round_, 0), LAST_ROUND):012d}"
+        return self._keys.alive(self._node)
 
     @property
     def _span(self) -> Json:
-        return {"key": text(f"{self._prefix}alive/"), "range_end": text(f"{self._record_key}\0")}
+        return {"key": text(self._keys.alive("")), "range_end": text(f"{self._keys.record}\0")}
 
     def _fresh_for(self, since: Standing) -> float:
         """How long a look may wait: not at all, unless the last one was just now and nothing has been heard since."""
@@ -205,7 +240,7 @@ class EtcdRegister:
 
     def _own_life(self) -> Life:
         if self._life is None:
-            raise LeaseLost(f"node {self._node} has no lease in etcd")
+            raise LeaseLost(f"site {self._node} has no lease in etcd")
         return self._life
 
     def _lose(self, life: Life) -> None:
@@ -222,10 +257,11 @@ class EtcdRegister:
     def _versioned(self, kv: Json) -> Versioned:
         revision = int(kv["mod_revision"])
         if self._newest is None or self._newest.revision != revision:
-            self._newest = Versioned(record_from(content(kv["value"]), f"{self._record_key} in etcd"), revision)
+            place = f"{self._keys.record} in etcd"
+            self._newest = self.records.versioned(content(kv["value"]), place, revision)
         return self._newest
 
-    async def _join(self) -> None:
+    async def _join(self) -> str | None:
         answer: Json = {}
         while not answer.get("succeeded", False):
             # The first time it does not matter which process had the key; later it must be this one's, or gone.
@@ -233,21 +269,25 @@ class EtcdRegister:
             granted = await self._gateway.ask("lease/grant", {"TTL": math.ceil(self._lease_seconds)}, repeatable=True)
             lease, name = str(granted["ID"]), secrets.token_hex(8)
             self._names.add(name)
-            put = {"key": text(self._own_key), "value": text(name), "lease": lease, "prev_kv": True}
+            value = f"{name} {self._place}"
+            put = {"key": text(self._own_key), "value": text(value), "lease": lease, "prev_kv": True}
             transaction = {"compare": unchanged, "success": [{"request_put": put}]}
             answer = await self._gateway.ask("kv/txn", transaction, repeatable=False)
         self._life, self._joined = Life(lease, int(answer["header"]["revision"])), True
         # The key is bound to the new lease by now, so the end of the former one cannot take it along.
-        former = str(answer["responses"][0]["response_put"].get("prev_kv", {}).get("lease", "0"))
-        if former != "0":
-            await self._revoke(former)
+        former = answer["responses"][0]["response_put"].get("prev_kv", {})
+        if str(former.get("lease", "0")) != "0":
+            await self._revoke(str(former["lease"]))
+        name, place = _life_in(former)
+        return None if not former or name in self._names or place == self._place else place
 
     async def _own_revision(self) -> int:
         """The revision of this node's key, 0 where there is none. Raises LeaseTaken if another process wrote it."""
         answer = await self._gateway.ask("kv/range", {"key": text(self._own_key)}, repeatable=True)
         for kv in answer.get("kvs", []):
-            if content(kv.get("value", "")).decode() not in self._names:
-                raise LeaseTaken(f"another process has joined as node {self._node} in etcd")
+            name, place = _life_in(kv)
+            if name not in self._names:
+                raise LeaseTaken(place)
             return int(kv["mod_revision"])
         return 0
 
@@ -257,7 +297,7 @@ class EtcdRegister:
             await self._gateway.ask("lease/revoke", {"ID": lease}, repeatable=True)
 
     async def _rounds(self, what: str, run: str, first: int, last: int) -> dict[int, bytes]:
-        start, end = self._round_key(what, run, first), f"{self._round_key(what, run, last)}\0"
+        start, end = self._keys.round(what, run, first), f"{self._keys.round(what, run, last)}\0"
         found: dict[int, bytes] = {}
         while True:
             page = {"key": text(start), "range_end": text(end), "limit": PAGE}
@@ -289,6 +329,12 @@ class EtcdRegister:
                     if "error" in message or message.get("result", {}).get("canceled", False):
                         break
             await asyncio.sleep(min(1.0, self._lease_seconds / 3))
+
+
+def _life_in(kv: Json) -> tuple[str, str]:
+    """The name and the place of the life in a lease's key."""
+    name, _, place = content(kv.get("value", "")).decode(errors="replace").partition(" ")
+    return name, place
 
 
 def _put(key: str, value: bytes) -> Json:

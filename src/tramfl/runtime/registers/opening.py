@@ -8,30 +8,34 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from tramfl.config import is_loopback
-from tramfl.notation import BadInput, NodeId
+from tramfl.notation import BadInput
 from tramfl.runtime.registers.contract import Register
 from tramfl.runtime.registers.etcd import EtcdRegister
 from tramfl.runtime.registers.sqlite import SqliteRegister
 from tramfl.runtime.settings import Federation
 
 
-def open_register(federation: Federation, node: NodeId) -> Register:
-    """The federation's register, as one node sees it; nothing is asked of it yet."""
+def open_register(federation: Federation, name: str, place: str = "") -> Register:
+    """The federation's register, as the site of this name sees it; nothing is asked of it yet.
+
+    `place` says where the site's process runs: two processes of one site at two places are a mistake.
+    """
     settings, lease = federation.file.register, federation.file.lease_seconds
     if settings.kind == "sqlite":
         path = federation.beside(settings.path)
         if not path.parent.is_dir():
             raise BadInput(f"{federation.path}: register.path is in {path.parent}, which is not a folder.")
-        return SqliteRegister(path, node, lease, settings.timeout_seconds)
+        return SqliteRegister(path, name, lease, settings.timeout_seconds, place=place)
     for endpoint in settings.endpoints:
         _check_secret(endpoint, federation.path)
     files = {
-        key: str(federation.beside(name))
+        key: str(federation.beside(file))
         for key in ("authorities", "certificate", "key")
-        if (name := getattr(settings, key)) is not None
+        if (file := getattr(settings, key)) is not None
     }
     try:
-        return EtcdRegister(replace(settings, **files), federation.file.name, node, lease, _password(federation))
+        settings, password = replace(settings, **files), _password(federation)
+        return EtcdRegister(settings, federation.file.name, name, lease, password, place=place)
     except BadInput as error:
         raise BadInput(f"{federation.path}: {error}") from None
 

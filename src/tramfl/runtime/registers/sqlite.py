@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import secrets
 import sqlite3
@@ -24,19 +25,23 @@ from typing import Any, TypeVar
 import msgspec
 
 from tramfl.circulation.custody import Record, Versioned
-from tramfl.notation import BadInput, NodeId
-from tramfl.runtime.registers.contract import ABSENT, LeaseLost, LeaseTaken, Silent, Standing, record_from
+from tramfl.notation import BadInput
+from tramfl.runtime.registers.contract import ABSENT, LeaseLost, LeaseTaken, Silent, Standing
+from tramfl.runtime.registers.records import Records
 
 T = TypeVar("T")
 
 APPLICATION = 0x7472616D
 """What SQLite's header says of whose file it is: "tram"."""
-LAYOUT = 1
+LAYOUT = 3
+"""2 since the nodes are known by their names, 3 since there is a list of revoked certificates."""
 POLL_SECONDS = 0.05
 """How soon a change is seen: a poll asks only whether anybody has written."""
 TABLES = (
     "CREATE TABLE record (id INTEGER PRIMARY KEY CHECK (id = 1), revision INTEGER NOT NULL, content BLOB NOT NULL)",
-    "CREATE TABLE lease (node INTEGER PRIMARY KEY, life TEXT NOT NULL, ends REAL NOT NULL, length REAL NOT NULL)",
+    "CREATE TABLE lease (node TEXT PRIMARY KEY, life TEXT NOT NULL, ends REAL NOT NULL, length REAL NOT NULL,"
+    " place TEXT NOT NULL)",
+    "CREATE TABLE revoked (id INTEGER PRIMARY KEY CHECK (id = 1), content BLOB NOT NULL)",
     "CREATE TABLE row (run TEXT, round INTEGER, content BLOB NOT NULL, PRIMARY KEY (run, round))",
     "CREATE TABLE note (run TEXT, round INTEGER, content BLOB NOT NULL, PRIMARY KEY (run, round))",
 )
@@ -59,21 +64,23 @@ class SqliteRegister:
     def __init__(
         self,
         path: Path,
-        node: NodeId,
+        node: str,
         lease_seconds: float,
         timeout_seconds: float = 2.0,
         clock: Callable[[], float] = machine_seconds,
+        place: str = "",
     ) -> None:
-        self._file = RegisterFile(path, node, lease_seconds, clock)
+        self.records = Records()
+        self._file = RegisterFile(path, node, lease_seconds, clock, place, self.records)
         self._timeout = timeout_seconds
         self._actor = ThreadPoolExecutor(1, "register")
         self._watchers = ThreadPoolExecutor(8, "register-watch")
         self._watches: set[threading.Event] = set()
         self._lookouts: list[RegisterFile] = []
 
-    async def join(self) -> None:
+    async def join(self) -> str | None:
         """Take this node's lease, in place of any that a former life of it left."""
-        await self._do(self._file.join)
+        return await self._do(self._file.join)
 
     async def renew(self) -> None:
         """Make the lease last a full length again."""
@@ -117,6 +124,10 @@ class SqliteRegister:
     async def notes(self, run: str, first: int, last: int) -> dict[int, bytes]:
         """What was noted about rounds `first` to `last`."""
         return dict(await self._do(lambda: self._file.contents("note", run, first, last)))
+
+    async def announce_revoked(self, content: bytes) -> None:
+        """Put a list of revoked certificates where every node sees it; the last one counts."""
+        await self._do(lambda: self._file.announce_revoked(content))
 
     async def close(self) -> None:
         """Close the file; the lease runs out by itself unless given up before."""
@@ -193,9 +204,17 @@ class Seen(msgspec.Struct, frozen=True):
 class RegisterFile:
     """The file, as one thread works on it."""
 
-    def __init__(self, path: Path, node: NodeId, lease_seconds: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        node: str,
+        lease_seconds: float,
+        clock: Callable[[], float],
+        place: str,
+        records: Records,
+    ) -> None:
         self.path = path.absolute()
-        self._node = node
+        self._node, self._place, self._records = node, place, records
         self._length = lease_seconds
         self._clock = clock
         self._life: str | None = None
@@ -209,7 +228,7 @@ class RegisterFile:
 
     def beside(self) -> RegisterFile:
         """The same file through another connection, which sees what this one writes as news."""
-        return RegisterFile(self.path, self._node, self._length, self._clock)
+        return RegisterFile(self.path, self._node, self._length, self._clock, self._place, self._records)
 
     def within(self, deadline: float, work: Callable[[], T]) -> T:
         """Do some work on the open file, or nothing if the deadline has passed while it waited for its turn."""
@@ -234,21 +253,25 @@ class RegisterFile:
                 self._connection.close()
             self._connection = None
 
-    def join(self) -> None:
+    def join(self) -> str | None:
         """A lease of a new life; not in place of another process's that joined after this one."""
         life = secrets.token_hex(8)
         with self._transaction() as db:
-            if self._joined and self._other_has_it(db):
-                raise LeaseTaken(f"another process has joined as node {self._node} in {self.path}")
+            other = self._place_of_other(db)
+            if self._joined and other is not None:
+                raise LeaseTaken(other)
             self._lives.add(life)
-            lease = (self._node, life, self._clock() + self._length, self._length)
-            db.execute("INSERT OR REPLACE INTO lease VALUES (?, ?, ?, ?)", lease)
+            lease = (self._node, life, self._clock() + self._length, self._length, self._place)
+            db.execute("INSERT OR REPLACE INTO lease VALUES (?, ?, ?, ?, ?)", lease)
         self._life, self._joined = life, True
+        return other if other != self._place else None
 
-    def _other_has_it(self, db: sqlite3.Connection) -> bool:
-        found = db.execute("SELECT life, ends, length FROM lease WHERE node = ?", (self._node,)).fetchone()
-        now = self._clock()
-        return found is not None and found[0] not in self._lives and now < found[1] <= now + found[2]
+    def _place_of_other(self, db: sqlite3.Connection) -> str | None:
+        """Where another process runs that has this node's lease; None where none has it."""
+        query = "SELECT life, ends, length, place FROM lease WHERE node = ?"
+        found, now = db.execute(query, (self._node,)).fetchone(), self._clock()
+        has_it = found is not None and found[0] not in self._lives and now < found[1] <= now + found[2]
+        return str(found[3]) if has_it else None
 
     def renew(self) -> None:
         """A full length again, unless it is over."""
@@ -268,11 +291,12 @@ class RegisterFile:
             # First of all: what is written after it was read makes the look out of date, at worst once too often.
             others = self._changes(db)
             versioned = self._record(db)
+            revoked = db.execute("SELECT content FROM revoked").fetchone()
             now = self._clock()
             leases = db.execute("SELECT node, ends, length FROM lease").fetchall()
         running = {node: ends for node, ends, length in leases if now < ends <= now + length}
         seen = Seen(others, min(running.values(), default=float("inf")))
-        return Standing(versioned, frozenset(running)), seen
+        return Standing(versioned, frozenset(running), revoked[0] if revoked else b""), seen
 
     def stale(self, seen: Seen) -> bool:
         """Whether anything may have changed; what goes wrong here, the next look will say."""
@@ -289,16 +313,21 @@ class RegisterFile:
             found = db.execute("SELECT revision FROM record").fetchone()
             if revision != (found[0] if found else ABSENT):
                 return None
-            content = msgspec.msgpack.encode(record)
+            content = self._records.content(record, revision)
             db.execute("INSERT OR REPLACE INTO record VALUES (1, ?, ?)", (revision + 1, content))
             if row is not None:
                 db.execute("INSERT OR REPLACE INTO row VALUES (?, ?, ?)", (record.run, record.round, row))
-        return Versioned(record, revision + 1)
+        return self._records.swapped(record, revision, revision + 1)
 
     def note(self, run: str, round_: int, content: bytes) -> None:
         """The last one counts."""
         with self._transaction() as db:
             db.execute("INSERT OR REPLACE INTO note VALUES (?, ?, ?)", (run, round_, content))
+
+    def announce_revoked(self, content: bytes) -> None:
+        """The last one counts."""
+        with self._transaction() as db:
+            db.execute("INSERT OR REPLACE INTO revoked VALUES (1, ?)", (content,))
 
     def contents(self, table: str, run: str, first: int, last: int) -> list[tuple[int, bytes]]:
         """Rounds and what a table keeps of them, in order."""
@@ -326,14 +355,14 @@ class RegisterFile:
         now = self._clock()
         # A lease that ends more than a length from now was given before the machine was started anew.
         if found is None or found[0] != self._life or not now < found[1] <= now + found[2]:
-            raise LeaseLost(f"node {self._node} has no lease in {self.path}")
+            raise LeaseLost(f"site {self._node} has no lease in {self.path}")
 
     def _record(self, db: sqlite3.Connection) -> Versioned | None:
         found = db.execute("SELECT revision, content FROM record").fetchone()
         if found is None:
             return None
         if self._newest is None or self._newest.revision != found[0]:
-            self._newest = Versioned(record_from(found[1], str(self.path)), found[0])
+            self._newest = self._records.versioned(found[1], str(self.path), found[0])
         return self._newest
 
     def _changes(self, db: sqlite3.Connection) -> int:
@@ -413,6 +442,8 @@ class RegisterFile:
             self.close()
         if code in DAMAGE:
             return BadInput(f"{self.path} is damaged or not a register ({error}); name another file or restore it.")
+        if code in BARRED and _out_of_files():
+            return Silent(f"{self.path}: this process has too many open files")
         if code in BARRED and self._identity is None:
             return BadInput(f"{self.path} cannot be opened for writing ({error}); check its folder and permissions.")
         return Silent(f"{self.path}: {error}")
@@ -424,6 +455,15 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return status.st_dev, status.st_ino
+
+
+def _out_of_files() -> bool:
+    """Whether this process, or the system, can open no further file at the moment."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        return error.errno in (errno.EMFILE, errno.ENFILE)
+    return False
 
 
 def _code(error: sqlite3.Error) -> int:

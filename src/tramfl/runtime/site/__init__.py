@@ -3,8 +3,8 @@
 `run_site` is all of it (`process.py` names the parts); what sites must agree on is here for `tramfl preflight` too.
 """
 
-from tramfl.runtime.site.agreement import digest_of_settings, misfit
+from tramfl.runtime.site.agreement import agreement_of, digest_of, disagreement, misfit
 from tramfl.runtime.site.life import check_format
 from tramfl.runtime.site.process import run_site
 
-__all__ = ["check_format", "digest_of_settings", "misfit", "run_site"]
+__all__ = ["agreement_of", "check_format", "digest_of", "disagreement", "misfit", "run_site"]

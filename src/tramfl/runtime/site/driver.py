@@ -11,18 +11,22 @@ import asyncio
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Coroutine
+import re
+import time
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from tramfl.circulation import commands as do
 from tramfl.circulation import events as on
 from tramfl.circulation.blackbox import Recorder, encode
-from tramfl.circulation.custody import Record, Status
+from tramfl.circulation.changes import OrderedChange
+from tramfl.circulation.custody import Record
 from tramfl.circulation.machine import advance, awaited
 from tramfl.circulation.phases import Limits, State
 from tramfl.draws import deciding
@@ -30,6 +34,7 @@ from tramfl.notation import Counts, Decision, Digest, Habit, ModelCost, NodeId, 
 from tramfl.record import Scores, row_of, write_atomically
 from tramfl.runtime.journal import Log
 from tramfl.runtime.registers import LeaseLost, LeaseTaken, Register, Silent
+from tramfl.runtime.roster import Roster
 from tramfl.runtime.training import NewWeights, WorkFailed, Workshop
 from tramfl.runtime.transport import Refusal, Unreachable
 from tramfl.runtime.weights import WeightStore
@@ -65,12 +70,30 @@ class Surroundings(Protocol):
         """What another site can spare, and the bandwidth to it."""
         ...
 
-    async def send(self, node: NodeId, consignment: Consignment, path: Path, progress: Callable[[int], None]) -> None:
-        """Move a model; raises Refusal or Unreachable."""
+    async def send(
+        self,
+        node: NodeId,
+        consignment: Consignment,
+        path: Path,
+        progress: Callable[[int], None],
+        slowed: Callable[[float], None],
+    ) -> None:
+        """Move a model; raises Refusal or Unreachable.
+
+        `slowed` is called with the seconds that are left, while a hop is slower than predicted.
+        """
         ...
 
     def trained(self, samples: int, seconds: float) -> None:
         """A training took so long."""
+        ...
+
+    def objection(self, made: NewWeights) -> str | None:
+        """Why weights that were trained here may not be committed; None where they may."""
+        ...
+
+    def made(self, record: Record, command: do.Train, digest: Digest, rejected: str | None) -> None:
+        """Weights were trained here; `rejected` is why they may not be committed, None where they may."""
         ...
 
     def nudge(self, to: NodeId) -> None:
@@ -85,8 +108,12 @@ class Surroundings(Protocol):
         """Something failed that no event covers: the site must end."""
         ...
 
-    def superseded(self) -> None:
-        """Another process of this site has joined the federation since: this one must end."""
+    def superseded(self, place: str) -> None:
+        """Another process of this site, at `place`, has joined the federation since: this one must end."""
+        ...
+
+    def removed(self) -> None:
+        """This site is no member of the federation any more: it must end."""
         ...
 
 
@@ -101,7 +128,7 @@ class Driver:
         self,
         *,
         me: NodeId,
-        names: tuple[str, ...],
+        roster: Roster,
         run: str,
         seed: int,
         labels: int,
@@ -121,14 +148,14 @@ class Driver:
     ) -> None:
         """`folder` is where the last events go when something breaks."""
         self.run, self.store = run, store
-        self._names, self._seed, self._cost = names, seed, cost
+        self._roster, self._seed, self._cost = roster, seed, cost
         self._policy, self._policy_name, self._wait_seconds = policy, policy_name, wait_seconds
         self._register, self._workshop, self._site = register, workshop, surroundings
         self._clock, self._log = clock, log
-        self.held: Counts = np.zeros((len(names), labels), dtype=np.int64)
+        self.held: Counts = np.zeros((len(roster.names), labels), dtype=np.int64)
         """l_ic, as each site last said."""
         # Tickets of an earlier life must never be mistaken for this one's.
-        self.state = State(me, len(names), cost.model_bits, limits, ticket=incarnation << 32)
+        self.state = State(me, cost.model_bits, limits, ticket=incarnation << 32, counts_overhead=True)
         self.progress: float | None = None
         """Of the transfer or training under way."""
         self._loop = asyncio.get_running_loop()
@@ -147,6 +174,8 @@ class Driver:
         self._folder = folder
         self._orders: dict[int, asyncio.Future[Record | None]] = {}
         self._order_numbers = itertools.count(1)
+        self._other_place = ""
+        """Where another process of this site has joined since."""
         self._departure: asyncio.Future[do.Depart] = self._loop.create_future()
         self._ended = False
 
@@ -163,14 +192,23 @@ class Driver:
         self._recorder.note(self.state, event)
         try:
             self.state, commands = advance(self.state, event)
+            self._follow_members()
             self._drop_stale_timers()
             for command in commands:
                 _CARRY_OUT[type(command)](self, command)
         except Exception as error:
             self._break(error)
 
-    async def order(self, status: Status, *, persistent: bool = False) -> Record | None:
-        """Pause, resume or stop the run; the record afterwards, or None where the register did not answer.
+    def _follow_members(self) -> None:
+        """Know every member that the machine knows, before its commands name them."""
+        if self.state.seen is None:
+            return
+        self._roster.follow(self.state.seen)
+        if (more := len(self._roster.names) - len(self.held)) > 0:
+            self.held = np.pad(self.held, ((0, more), (0, 0)))
+
+    async def order(self, change: OrderedChange, *, persistent: bool = False) -> Record | None:
+        """Change the record; the record afterwards, or None where the register did not answer.
 
         Raises DriverEnded where the run, or the site, ended first.
         """
@@ -179,7 +217,7 @@ class Driver:
         future: asyncio.Future[Record | None] = self._loop.create_future()
         number = next(self._order_numbers)
         self._orders[number] = future
-        self.tell(on.Ordered(self._clock(), number, status, persistent))
+        self.tell(on.Ordered(self._clock(), number, change, persistent))
         return await future
 
     async def leave(self) -> do.Depart:
@@ -189,7 +227,7 @@ class Driver:
 
     def _break(self, error: BaseException) -> None:
         """Something failed that no event covers: write the last events down, and end the site."""
-        tape = self._recorder.tape(self._names[self.state.me], self.run, f"{type(error).__name__}: {error}")
+        tape = self._recorder.tape(self._roster.names[self.state.me], self.run, f"{type(error).__name__}: {error}")
         file = self._folder / f"blackbox-{int(self._clock())}.msgpack"
         try:
             write_atomically(file, encode(tape))
@@ -258,7 +296,9 @@ class Driver:
         if command.outcome is not None:
             # The site that trained commits the round, so it knows how the training of these weights went.
             diverged = command.record.weights.digest == self._diverged
-            row = msgspec.json.encode(row_of(command.outcome, command.record, Scores(), diverged=diverged))
+            made = row_of(command.outcome, command.record, Scores(), diverged=diverged)
+            # Sites are known by name in all that lasts; the machine counts them.
+            row = msgspec.json.encode(replace(made, sites=tuple(entry.name for entry in command.record.members)))
         self._task(self._swapping(command, row))
 
     async def _swapping(self, command: do.Swap, row: bytes | None) -> None:
@@ -269,7 +309,8 @@ class Driver:
                 await self._register.join()
                 swapped = await self._register.swap(command.revision, command.record, row)
             versioned = swapped or (await self._register.look()).versioned
-        except LeaseTaken:
+        except LeaseTaken as taken:
+            self._other_place = str(taken)
             self.tell(on.Superseded(self._clock()))
             return
         except (Silent, LeaseLost) as error:
@@ -291,11 +332,13 @@ class Driver:
 
     def _depart(self, command: do.Depart) -> None:
         if command.to is not None:
-            self._log("handed-on", peer=self._names[command.to])
+            self._log("handed-on", peer=self._roster.names[command.to])
         if not self._departure.done():
             self._departure.set_result(command)
         if command.superseded:
-            self._site.superseded()
+            self._site.superseded(self._other_place)
+        if command.removed:
+            self._site.removed()
 
     # Step 1: loads.
 
@@ -318,13 +361,13 @@ class Driver:
         except (Unreachable, Refusal) as error:
             self._missing(command, node, str(error))
             return
-        if wrong := _wrong(load, bandwidth, self.held.shape[1], len(self._names)):
-            self._log("load-ignored", peer=self._names[node], reason=wrong)
+        if wrong := _wrong(load, bandwidth, self.held.shape[1], len(self._roster.names)):
+            self._log("load-ignored", peer=self._roster.names[node], reason=wrong)
             self.tell(on.LoadMissing(self._clock(), command.ticket, node))
             return
         if node in self._silent:
             self._silent.discard(node)
-            self._log("peer-back", peer=self._names[node])
+            self._log("peer-back", peer=self._roster.names[node])
         self.held[node] = load.held
         self.tell(on.LoadReported(self._clock(), command.ticket, node, load.flops, bandwidth, load.outlook))
 
@@ -332,7 +375,7 @@ class Driver:
         """A site did not report its load; logged once, not every round."""
         if node not in self._silent:
             self._silent.add(node)
-            self._log("peer-missing", peer=self._names[node], reason=reason)
+            self._log("peer-missing", peer=self._roster.names[node], reason=reason)
         self.tell(on.LoadMissing(self._clock(), command.ticket, node))
 
     # Step 2: decide and wait.
@@ -342,12 +385,13 @@ class Driver:
 
     async def _deciding(self, command: do.Decide) -> None:
         rng = deciding(self._seed, command.ledger.round + 1)
-        held = self.held.copy()
+        held = self.held[: len(command.loads.flops)].copy()
         try:
             decision = await asyncio.to_thread(
                 self._policy.decide, command.ledger, command.loads, held, self.state.me, self._cost, rng
             )
             decision = check_decision(decision, command.loads, held)
+            decision = msgspec.structs.replace(decision, reason=with_names(decision.reason, self._roster.names))
         except Exception as error:
             # A policy that fails costs a round, not the site: what it was given came from others.
             self._log("not-decided", reason=f"{type(error).__name__}: {error}")
@@ -365,7 +409,8 @@ class Driver:
     # Step 3: send and receive.
 
     def _send_model(self, command: do.SendModel) -> None:
-        self._sends[command.ticket] = self._task(self._sending(command))
+        task = self._sends[command.ticket] = self._task(self._sending(command))
+        task.set_name(self._roster.names[command.to])
 
     async def _sending(self, command: do.SendModel) -> None:
         path = self.store.path(command.offer.digest)
@@ -379,9 +424,12 @@ class Driver:
                 if command.offer.assignment is not None:
                     self.progress = sent / size
 
-            await self._site.send(command.to, consignment, path, moved)
+            def slowed(seconds_left: float) -> None:
+                self.tell(on.SendSlowed(self._clock(), command.ticket, seconds_left))
+
+            await self._site.send(command.to, consignment, path, moved, slowed)
         except (Refusal, Unreachable, OSError) as error:
-            self._log("not-sent", peer=self._names[command.to], reason=str(error))
+            self._log("not-sent", peer=self._roster.names[command.to], reason=str(error))
             self.tell(on.SendFailed(self._clock(), command.ticket))
         else:
             self.tell(on.Acknowledged(self._clock(), command.ticket))
@@ -394,12 +442,17 @@ class Driver:
         if command.overdue:
             self._log("overdue", doing="sending")
         if task := self._sends.pop(command.ticket, None):
+            if command.reason:
+                self._log("given-up", peer=task.get_name(), reason=command.reason)
             task.cancel()
 
     async def arrived(
-        self, sender: NodeId, consignment: Consignment, staged: Path, seconds: float
+        self, sender: NodeId, consignment: Consignment, staged: Path, seconds: float, since: float
     ) -> Accepted | Refused:
-        """A peer's model is in staging, whole and verified; what comes of it."""
+        """A peer's model is in staging, whole and verified; what comes of it.
+
+        Its transfer was asked for at `since` on the monotonic clock, and took `seconds`; the rest is overhead.
+        """
         if self._ended:
             return Refused(ENDED)  # nothing would ever come of it
         offer = consignment.offer
@@ -407,7 +460,8 @@ class Driver:
         future: asyncio.Future[Accepted | Refused] = self._loop.create_future()
         waiting = self._arrivals.setdefault((sender, offer.ticket), [])
         waiting.append(future)
-        self.tell(on.ModelArrived(self._clock(), sender, offer, seconds))
+        came = self._clock() - max(0.0, time.monotonic() - since - seconds)
+        self.tell(on.ModelArrived(came, sender, offer, seconds))
         try:
             return await future
         finally:
@@ -440,12 +494,20 @@ class Driver:
         try:
             if parent is None:
                 raise WorkFailed(f"the weights {command.parent} are not on disk")
-            made = await self._workshop.train(parent, samples, command.round, to)
+            made = await self._workshop.train(parent, samples, command.round, to, self.store.readout)
         except (WorkFailed, ValueError) as error:
             self._log("training-failed", reason=str(error))
             self.tell(on.TrainingFailed(self._clock(), command.ticket))
         else:
             self._site.trained(sum(samples), made.seconds)
+            reason = self._site.objection(made)
+            if self.state.seen is not None:
+                self._site.made(self.state.seen.record, command, made.digest, reason)
+            if reason is not None:
+                self._log("not-accepted", digest=made.digest, reason=reason)
+                self.tell(on.Rejected(self._clock(), command.ticket, made.digest, made.seconds))
+                made = None  # its file is removed below
+                return
             self._staged[made.digest] = to
             self._diverged = made.digest if made.diverged else None
             self.tell(on.Trained(self._clock(), command.ticket, made.digest, made.seconds))
@@ -484,6 +546,16 @@ class Driver:
 
     def _close_round(self, command: do.CloseRound) -> None:
         self._site.closed(command, self.store.path(command.record.weights.digest))
+
+
+def with_names(reason: str, names: Sequence[str]) -> str:
+    """A policy's reason with the sites' names in place of their numbers."""
+
+    def named(found: re.Match[str]) -> str:
+        number = int(found[1])
+        return names[number] if number < len(names) else found[0]
+
+    return re.sub(r"\b[Nn]ode (\d+)\b", named, reason)
 
 
 def _wrong(load: Load, bandwidth: float, labels: int, sites: int) -> str | None:

@@ -9,7 +9,6 @@ import time
 
 from tramfl.circulation import events as on
 from tramfl.circulation.custody import Record
-from tramfl.notation import NodeId
 from tramfl.runtime.registers import Silent, Standing
 from tramfl.runtime.site.member import Member
 from tramfl.runtime.site.participation import Participation
@@ -24,6 +23,8 @@ class RegisterFollower:
         self._turn = asyncio.Lock()
         self.standing: Standing | None = None
         """The record and who is alive, as last seen."""
+        self.silence = ""
+        """Why the register does not answer; empty while it does."""
 
     @property
     def record(self) -> Record | None:
@@ -36,13 +37,17 @@ class RegisterFollower:
         register, lease = self._member.register, self._member.lease_seconds
         standing: Standing | None = None
         while True:
+            self._member.revocations.check()
             try:
                 standing = await (register.look() if standing is None else register.changed(standing, lease / 4))
             except Silent as error:
-                self._member.log("register-silent", reason=str(error))
+                if str(error) != self.silence:  # logged once, not twice a second
+                    self.silence = str(error)
+                    self._member.log("register-silent", reason=self.silence)
                 standing = None
                 await asyncio.sleep(min(0.5, lease / 4))
                 continue
+            self.silence = ""
             await self._news(standing)
 
     async def read(self) -> None:
@@ -56,6 +61,7 @@ class RegisterFollower:
 
     async def _news(self, standing: Standing) -> None:
         async with self._turn:
+            await self._member.revocations.follow(standing.revoked)
             versioned, before = standing.versioned, self.standing
             known = before.versioned.revision if before is not None and before.versioned is not None else -1
             if versioned is None:
@@ -65,26 +71,33 @@ class RegisterFollower:
                 return
             self.standing = standing
             record = versioned.record
+            self._member.roster.follow(versioned)
             self._member.log.at(record.run, record.epoch, record.round)
-            await self._participation.join(record)
+            try:
+                await self._participation.join(record)
+            except Silent as error:
+                # The next news, or the next look, brings the record again.
+                self._member.log("register-silent", reason=str(error))
+                return
             driver = self._participation.driver_of(record.run)
             if driver is None:
                 return
             if before is not None and before.versioned is not None and record.epoch > before.versioned.record.epoch:
-                self._member.log("taken-over", holder=self._member.name(record.holder), safe=record.safe.round)
+                self._member.log("taken-over", holder=record.name_of(record.holder), safe=record.safe.round)
             if versioned.revision > known:
+                self._member.audit.saw(record)
                 driver.tell(on.RecordSeen(self._member.now(), versioned))
             if self._holder.is_lost(standing):
                 driver.tell(on.HolderLost(self._member.now(), versioned))
 
 
 class HolderWatch:
-    """Notices that the holder has no lease any more."""
+    """Notices that the holder has no lease any more, or that its certificate was revoked."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
         self._began = time.monotonic()
-        self._seen_alive: NodeId | None = None
+        self._seen_alive: str | None = None
         self._lost_at = -math.inf
 
     def is_lost(self, standing: Standing) -> bool:
@@ -93,8 +106,12 @@ class HolderWatch:
         It is reported again since the machine may have been busy, or the register silent, the first time.
         """
         assert standing.versioned is not None
-        holder, lease, now = standing.versioned.record.holder, self._member.lease_seconds, time.monotonic()
-        if holder is not None and (holder in standing.alive or holder == self._member.me):
+        record, lease, now = standing.versioned.record, self._member.lease_seconds, time.monotonic()
+        if record.status == "stopped":
+            return False  # nobody takes it over: its holder may be gone for good
+        holder = record.name_of(record.holder)
+        alive = holder in standing.alive and not self._member.roster.is_barred(holder or "")
+        if holder is not None and (alive or holder == self._member.site.file.site):
             self._seen_alive, self._lost_at = holder, -math.inf
             return False
         # Where all sites have just been started, the holder may be the last one to join.
@@ -103,6 +120,6 @@ class HolderWatch:
         if now - self._lost_at < lease / 4:
             return False
         if self._lost_at < 0:
-            self._member.log("holder-lost", holder=self._member.name(holder))
+            self._member.log("holder-lost", holder=holder)
         self._lost_at = now
         return True

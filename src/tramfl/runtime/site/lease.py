@@ -9,18 +9,22 @@ from tramfl.notation import BadInput
 from tramfl.runtime.registers import LeaseLost, LeaseTaken, Silent
 from tramfl.runtime.site.member import Member
 
+ONE_EACH = "Run one process per site, or give the other site a name of its own."
 
-def superseded(member: Member) -> BadInput:
+
+def superseded(member: Member, place: str = "") -> BadInput:
     """Why this process must end: two processes of one site would contradict each other."""
+    at = f" at {place}" if place else ""
     return BadInput(
-        f"another process of site {member.site.file.site!r} has joined the federation since; this one ends."
-        " Run one process per site, or give the other site a name of its own."
+        f"another process of site {member.site.file.site!r}{at} has joined the federation since; this one ends."
+        f" {ONE_EACH}"
     )
 
 
-async def keep_lease(member: Member, renewed: Callable[[], object]) -> None:
+async def keep_lease(member: Member, renewed: Callable[[], object], twin: Callable[[str], object]) -> None:
     """Take the lease and renew it three times per lease, for ever; `renewed` is called after each time.
 
+    `twin` is called with the place of another process of this site whose lease still ran when this one took it.
     Raises BadInput where a later process of this site has joined.
     """
     register, log, lease = member.register, member.log, member.lease_seconds
@@ -30,17 +34,23 @@ async def keep_lease(member: Member, renewed: Callable[[], object]) -> None:
             if joined:
                 await register.renew()
             else:
-                await register.join()
+                other = await register.join()
+                if other is not None:
+                    log("two-places", place=other)
+                    twin(other)
                 joined = True
         except LeaseLost:
             log("lease-lost")
             joined = False
             continue
-        except LeaseTaken:
-            raise superseded(member) from None
+        except LeaseTaken as taken:
+            raise superseded(member, str(taken)) from None
         except Silent as error:
             log("register-silent", reason=str(error))
             await asyncio.sleep(lease / 10)
             continue
-        renewed()
+        try:
+            renewed()
+        except OSError as error:  # too many open files, for example: it passes
+            log("not-read", reason=str(error.strerror or error))
         await asyncio.sleep(lease / 3)

@@ -30,6 +30,8 @@ def alone_in(folder: Path, site: str) -> Iterator[None]:
     """Lock the site's folder: two processes of one site would contradict each other."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # Weights say something about the data they were trained on: no other user of the machine may read them.
+        folder.chmod(0o700)
         lock = (folder / "lock").open("wb")
     except OSError as error:
         raise BadInput(f"{folder} cannot be written: {error.strerror}.") from None

@@ -9,8 +9,11 @@ from pathlib import Path
 from tramfl.config import Scenario
 from tramfl.notation import NodeId
 from tramfl.runtime.journal import Journal
-from tramfl.runtime.registers import Register
+from tramfl.runtime.registers import CheckedRegister
+from tramfl.runtime.roster import Roster
 from tramfl.runtime.settings import Federation, SiteSettings
+from tramfl.runtime.site.auditing import Auditor
+from tramfl.runtime.site.revoking import Revocations
 from tramfl.runtime.transport import Peers
 
 
@@ -19,11 +22,14 @@ class Member:
     """This site as one member of its federation."""
 
     site: SiteSettings
-    register: Register
+    register: CheckedRegister
+    roster: Roster
     peers: Peers
+    revocations: Revocations
     log: Journal
     now: Callable[[], float]
     """Wall-clock time that never runs backwards."""
+    audit: Auditor
 
     @property
     def federation(self) -> Federation:
@@ -37,13 +43,13 @@ class Member:
 
     @property
     def me(self) -> NodeId:
-        """This site's number."""
-        return self.site.number
+        """This site's number; -1 where it never was a member."""
+        return self.roster.number_of(self.site.file.site)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The sites' names, by number."""
-        return self.federation.names
+        return self.roster.names
 
     @property
     def folder(self) -> Path:

@@ -1,16 +1,20 @@
-"""Figures for Prometheus, as text over HTTP on loopback: `tramfl node --metrics PORT`."""
+"""Figures for Prometheus, as text over HTTP on loopback, or over HTTPS on an address: `tramfl node --metrics`."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from types import TracebackType
 
+from tramfl.config import is_loopback
 from tramfl.notation import BadInput
+from tramfl.runtime.settings import host_and_port
 from tramfl.runtime.site.member import Member
 from tramfl.runtime.site.report import Reporter
+from tramfl.runtime.transport import Credentials
 
-_HOST = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 _REQUEST_BYTES = 8192
 _REQUEST_SECONDS = 5.0
 
@@ -18,15 +22,20 @@ _REQUEST_SECONDS = 5.0
 class Metrics:
     """Serves the figures of one site."""
 
-    def __init__(self, reporter: Reporter, member: Member, port: int) -> None:
-        self._reporter, self._member, self._port = reporter, member, port
+    def __init__(
+        self, reporter: Reporter, member: Member, address: tuple[str, int], credentials: Credentials | None
+    ) -> None:
+        """Beyond loopback the figures are served over TLS, with the site's certificate."""
+        self._reporter, self._member, self._address = reporter, member, address
+        self._tls = None if is_loopback(address[0]) else _tls(address[0], credentials)
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> Metrics:
         try:
-            self._server = await asyncio.start_server(self._serve, _HOST, self._port, limit=_REQUEST_BYTES)
+            host, port = self._address
+            self._server = await asyncio.start_server(self._serve, host, port, limit=_REQUEST_BYTES, ssl=self._tls)
         except OSError as error:
-            raise BadInput(f"--metrics {self._port}: the port cannot be used ({error.strerror}).") from None
+            raise BadInput(f"--metrics {host}:{port}: the address cannot be used ({error.strerror}).") from None
         return self
 
     async def __aexit__(
@@ -62,6 +71,7 @@ class Metrics:
         ]
         if record is not None:
             lines += [
+                *_gauge("tramfl_running", "Whether the run is running.", int(record.status == "running")),
                 *_gauge("tramfl_round", "Rounds done.", record.round),
                 *_gauge("tramfl_epoch", "Grows with every takeover.", record.epoch),
                 *_gauge("tramfl_safe_round", "The newest round that two sites have on disk.", record.safe.round),
@@ -78,6 +88,23 @@ class Metrics:
         counts = sorted(self._member.log.counts.items())
         lines += [f'tramfl_events_total{{event="{name}"}} {count}' for name, count in counts]
         return "\n".join(lines) + "\n"
+
+
+def metrics_address(text: str) -> tuple[str, int]:
+    """`PORT` of loopback, or `HOST:PORT`."""
+    if text.isascii() and text.isdecimal():
+        text = f"{LOOPBACK}:{text}"
+    return host_and_port(text, "--metrics")
+
+
+def _tls(host: str, credentials: Credentials | None) -> ssl.SSLContext:
+    if credentials is None or credentials.files is None:
+        raise BadInput(f"--metrics on {host} needs the site's certificate; without it only loopback will do.")
+    _, certificate, key = credentials.files
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(certificate, key)
+    return context
 
 
 def _gauge(name: str, about: str, value: float) -> tuple[str, str, str]:

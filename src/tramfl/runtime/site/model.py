@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tramfl.circulation.phases import Copy
 from tramfl.notation import BadInput, Digest, ModelCost
-from tramfl.runtime.training import Built, WorkFailed, Workshop
-from tramfl.runtime.weights import Manifest, WeightStore
+from tramfl.runtime.training import Built, WorkFailed, Workshop, references_in
+from tramfl.runtime.weights import Manifest, References, WeightStore
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,8 @@ class LocalModel:
     initial_digest: Digest
     manifest: Manifest
     """What weights of this model must look like."""
+    references: References
+    """What coded weights are a difference to."""
 
     @property
     def cost(self) -> ModelCost:
@@ -59,4 +61,5 @@ async def load_model(workshop: Workshop, folder: Path, site: str) -> LocalModel:
         made = await workshop.make_initial(initial)
     except WorkFailed as error:
         raise BadInput(f"site {site!r}: model and data do not load: {error}.") from None
-    return LocalModel(built, initial, made.digest, Manifest.of(initial))
+    references = References(references_in(folder), made.reference)
+    return LocalModel(built, initial, made.digest, Manifest.of(initial), references)

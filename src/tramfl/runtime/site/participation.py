@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 from pathlib import Path
 
 from tramfl.circulation.custody import Record
 from tramfl.notation import BadInput
-from tramfl.runtime.site.agreement import check_run_name, misfit
+from tramfl.runtime.registers import AGREEMENT
+from tramfl.runtime.site.agreement import check_run_name, disagreement, misfit
 from tramfl.runtime.site.driver import Driver, Surroundings
 from tramfl.runtime.site.life import Incarnation
 from tramfl.runtime.site.member import Member
@@ -38,6 +40,7 @@ class Participation:
         self.driver: Driver | None = None
         """The round machine of the run; None before a run has begun."""
         self._unfit_run: str | None = None
+        self._preparing = threading.Lock()
 
     def driver_of(self, run: str) -> Driver | None:
         """The driver, if it is that of this run."""
@@ -46,42 +49,71 @@ class Participation:
     async def join(self, record: Record) -> None:
         """Take part in the run of `record`, unless this site does so already.
 
-        Raises BadInput where the run does not fit this site and has not ended.
+        A run that does not fit this site is left to the others: this site waits for the next. Raises Silent.
         """
-        if self.driver_of(record.run) is not None or not self._fits(record):
+        if self.driver_of(record.run) is not None or not await self._fits(record):
             return
         if self.driver is not None:
             await self.driver.end()
             # The new run's tickets must differ from those of the last.
             self._incarnation.next()
         # Opening the store reads every file in it: in a thread, so that the lease is kept meanwhile.
-        store = await asyncio.to_thread(WeightStore, self._folder(record.run))
+        store = await asyncio.to_thread(self._opened, record)
         for damaged in store.damaged:
             self._member.log("damaged", file=damaged, reason="its content is not what its name says; set aside")
         self.driver = self._new_driver(record.run, store)
         self._discard_old_runs(record.run)
-        holder, copies = self._member.name(record.holder), [copy.digest for copy in store.copies()]
+        holder, copies = record.name_of(record.holder), [copy.digest for copy in store.copies()]
         self._member.log("joined", holder=holder, copies=copies)
         self.driver.start()
 
     def prepare(self, run: str) -> None:
-        """Put w_0 where a run that is about to begin will look for it."""
-        self._model.put_initial(WeightStore(self._folder(run)))
+        """Put w_0 where a run that is about to begin will look for it; what was prepared before is deleted.
+
+        Raises BadInput where this site takes part in that run, or another has not ended.
+        """
+        driver = self.driver
+        if driver is not None and driver.state.seen is not None:
+            record = driver.state.seen.record
+            if record.status != "stopped" or run == record.run:
+                raise BadInput(f"run {record.run} is {record.status}; a run {run} cannot be prepared.")
+        with self._preparing:
+            shutil.rmtree(self._next, ignore_errors=True)
+            self._model.put_initial(WeightStore(self._next / run))
+
+    @property
+    def _next(self) -> Path:
+        """Holds the one run that was prepared and has not begun: whatever is asked, it grows no further."""
+        return self._member.folder / "next"
+
+    def _opened(self, record: Record) -> WeightStore:
+        """The store of a run, with w_0 where the record says that it is here."""
+        folder = self._folder(record.run)
+        with self._preparing:
+            if not folder.exists() and (self._next / record.run).is_dir():
+                folder.parent.mkdir(exist_ok=True)
+                (self._next / record.run).rename(folder)
+        store = WeightStore(folder)
+        if self._model.initial_digest in (record.weights.digest, record.safe.digest):
+            self._model.put_initial(store)
+        return store
 
     async def end(self) -> None:
         """Stop everything that is under way."""
         if self.driver is not None:
             await self.driver.end()
 
-    def _fits(self, record: Record) -> bool:
+    async def _fits(self, record: Record) -> bool:
+        member = self._member
         try:
             check_run_name(record.run)
-            if wrong := misfit(record, self._member.federation, len(self._model.held)):
+            if wrong := misfit(record, member.federation, member.site.file.site, len(self._model.held)):
+                raise BadInput(wrong)
+            agreed = await member.register.rows(record.run, AGREEMENT, AGREEMENT)
+            if wrong := disagreement(member.federation, record.run, agreed):
                 raise BadInput(wrong)
         except BadInput as error:
-            if record.status != "stopped":
-                raise
-            # Nothing is left to do in a run that has ended; the next may fit.
+            # Not the end of the site: any site can write such a record.
             if self._unfit_run != record.run:
                 self._unfit_run = record.run
                 self._member.log("not-joined", reason=str(error))
@@ -92,7 +124,7 @@ class Participation:
         member, model, scenario = self._member, self._model, self._member.scenario
         driver = Driver(
             me=member.me,
-            names=member.names,
+            roster=member.roster,
             run=run,
             seed=scenario.seed,
             labels=len(model.held),

@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import datetime
 import math
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from tramfl.circulation import commands as do
-from tramfl.notation import NodeId, Outlook
+from tramfl.circulation.custody import Record
+from tramfl.notation import BadInput, Digest, NodeId, Outlook
 from tramfl.record import is_past_a_limit
-from tramfl.runtime.loads import Meters
+from tramfl.runtime.loads import Crossing, Meters, Passage
+from tramfl.runtime.site.agreement import no_member
+from tramfl.runtime.site.availability import Availability
 from tramfl.runtime.site.lease import superseded
 from tramfl.runtime.site.life import Tasks
 from tramfl.runtime.site.member import Member
 from tramfl.runtime.site.status import FinishedRuns
-from tramfl.runtime.training import Scorer, Workshop
-from tramfl.runtime.transport import Refusal, Unreachable
-from tramfl.runtime.wire import AskLoad, Consignment, Load, Order
+from tramfl.runtime.training import Judgement, NewWeights, Scorer, WorkFailed, Workshop
+from tramfl.runtime.transport import Busy, Refusal, Unreachable
+from tramfl.runtime.wire import CHUNK_BYTES, AskLoad, Consignment, Load, Order
 
-PROBE_SECONDS = 1.0
-"""A trial of a link takes no longer."""
+KEPT_TRIPS = 16
+PROBE_SECONDS = 3.0
+"""A trial of a link takes no longer; on most links it takes one second or less."""
+WATCH_SECONDS = 0.25
+"""Between two looks at the pace of a hop."""
+CALIBRATE_SECONDS = 1.0
+"""Between two looks for a link to probe."""
+RETRY_SECONDS = 15.0
+"""Before a site that could not be probed is probed again."""
 
 
 class Services:
@@ -35,17 +50,30 @@ class Services:
         scorer: Scorer,
         finished: FinishedRuns,
         tasks: Tasks,
+        availability: Availability,
         *,
         looks_ahead: bool = False,
     ) -> None:
         """`looks_ahead`: whether the run's policy uses what the sites know of their loads' past."""
         self._member, self._meters, self._workshop = member, meters, workshop
         self._scorer, self._finished, self._tasks = scorer, finished, tasks
-        self._looks_ahead = looks_ahead
+        self._looks_ahead, self._availability = looks_ahead, availability
+        self.judgement = Judgement(member.scenario.accept)
+        self._probing = asyncio.Lock()
+        self._no_hop = asyncio.Event()
+        self._no_hop.set()
+        self._trips: dict[str, deque[float]] = {}
+        """Seconds of the last questions to each site and back."""
 
     def own_load(self) -> float:
         """FLOPS that this site can spare; NaN while it could not train at all."""
-        return self._meters.available_flops() if self._workshop.ready else math.nan
+        return self._meters.available_flops() if self.why_not() is None else math.nan
+
+    def why_not(self) -> str | None:
+        """Why this site takes no part in rounds at this moment; None where it does."""
+        if not self._workshop.ready:
+            return "the process that trains is not ready"
+        return self._availability.why_not(datetime.datetime.now())
 
     def own_outlook(self) -> Outlook | None:
         """How this site's loads behave; None where the policy does not ask, or too little was observed."""
@@ -55,34 +83,130 @@ class Services:
         """What another site can spare, and the bandwidth to it: as measured here, as that site reports, or probed."""
         began = time.monotonic()
         load = await self._member.peers.load(node, ask, seconds)
-        bandwidth = self.bandwidth(node) or load.bandwidth
+        site = self._member.names[node]
+        self._trips.setdefault(site, deque(maxlen=KEPT_TRIPS)).append(time.monotonic() - began)
+        own = self._meters.bandwidth(site)
+        # What that site measured of models from here is better than a probe, and own transfers are better than both.
+        bandwidth = own if self._meters.has_carried(site) else load.bandwidth or own
         if bandwidth is None:
-            left = max(0.05, min(PROBE_SECONDS, seconds - (time.monotonic() - began)))
-            bandwidth = await self._member.peers.probe(node, left)
-            self._meters.probed(self._member.names[node], bandwidth)
+            await self.probe(node, seconds - (time.monotonic() - began))
+            bandwidth = self._meters.bandwidth(site)
+        if bandwidth is None:
+            raise Unreachable(f"the bandwidth to {site} is not known yet")
         return load, bandwidth
 
-    def bandwidth(self, node: NodeId) -> float | None:
-        """bit/s to another site; None where it is not known."""
-        return self._meters.bandwidth(self._member.names[node])
+    def bandwidth_from(self, node: NodeId) -> float | None:
+        """bit/s of models from another site to this one; None where none has come yet."""
+        return self._meters.bandwidth(self._member.names[node], "from")
 
-    async def send(self, node: NodeId, consignment: Consignment, path: Path, progress: Callable[[int], None]) -> None:
-        """Send a model; the time it takes is measured only where all of it travels, in one go."""
-        began = time.monotonic()
-        starts: list[int] = []
+    async def probe(self, node: NodeId, seconds: float = PROBE_SECONDS) -> None:
+        """Try the link to a site, one link at a time. Raises Refusal or Unreachable."""
+        try:
+            async with asyncio.timeout(max(0.05, seconds)), self._probing:
+                with self._meters.moving():
+                    began = time.monotonic()
+                    bandwidth, latency = await self._member.peers.probe(node, PROBE_SECONDS)
+        except (TimeoutError, Busy):
+            raise Unreachable(f"{self._member.names[node]} could not be probed in time") from None
+        self._meters.probed(self._member.names[node], bandwidth, latency, began)
+
+    async def calibrate(self) -> None:
+        """Probe links that have been quiet for long, while nothing else uses them."""
+        failed: dict[str, float] = {}
+        while True:
+            await asyncio.sleep(CALIBRATE_SECONDS)
+            now, names = time.monotonic(), self._member.names
+            others = [name for node, name in enumerate(names) if node != self._member.me]
+            site = self._meters.due([name for name in others if now - failed.get(name, -math.inf) > RETRY_SECONDS])
+            if site is None or self._meters.is_moving:
+                continue
+            try:
+                await self.probe(names.index(site))
+            except (Unreachable, Refusal):
+                failed[site] = now
+
+    async def send(
+        self,
+        node: NodeId,
+        consignment: Consignment,
+        path: Path,
+        progress: Callable[[int], None],
+        slowed: Callable[[float], None],
+    ) -> None:
+        """Send a model, and learn from it how fast the link is. A copy lets a hop pass."""
+        site, assignment = self._member.names[node], consignment.offer.assignment
+        bits = 8.0 * consignment.size
+        predicted = assignment.decision.transfer_seconds if assignment is not None else 0.0
+        passage = Passage(bits, predicted, 8.0 * CHUNK_BYTES, time.monotonic())
+        consignment = self._with_way(site, consignment)
 
         def note(offset: int) -> None:
-            if not starts:
-                starts.append(offset)
+            passage.arrived(8.0 * offset, time.monotonic())
             progress(offset)
 
-        await self._member.peers.send(node, consignment, path, note)
-        if starts == [0]:
-            self._meters.moved(self._member.names[node], 8 * consignment.size, time.monotonic() - began)
+        async def let_hops_pass() -> None:
+            if not self._no_hop.is_set():
+                passage.paused()
+                await self._no_hop.wait()
+
+        crossing: Crossing | None = None
+        watch = None if assignment is None else asyncio.create_task(_watch(passage, predicted, slowed))
+        with self._meters.moving(), contextlib.nullcontext() if watch is None else self._hop():
+            try:
+                turn = let_hops_pass if assignment is None else None
+                await self._member.peers.send(node, consignment, path, note, turn)
+                crossing = passage.completed(time.monotonic())
+            except asyncio.CancelledError:
+                crossing = passage.given_up(time.monotonic())
+                raise
+            except Unreachable:
+                crossing = passage.broken()
+                raise
+            finally:
+                if watch is not None:
+                    watch.cancel()
+                self._meters.moved(site, "to", crossing)
+
+    def _with_way(self, site: str, consignment: Consignment) -> Consignment:
+        """The consignment with its way to the receiver as overhead: no clock sees it, so half a quick round trip."""
+        offer, trips = consignment.offer, self._trips.get(site)
+        if offer.assignment is None or not trips:
+            return consignment
+        overhead = offer.assignment.overhead_seconds + sorted(trips)[len(trips) // 4] / 2
+        assignment = replace(offer.assignment, overhead_seconds=overhead)
+        return replace(consignment, offer=replace(offer, assignment=assignment))
+
+    @contextlib.contextmanager
+    def _hop(self) -> Iterator[None]:
+        """While the model itself travels, background copies wait: the hop was predicted for a link of its own."""
+        self._no_hop.clear()
+        try:
+            yield
+        finally:
+            self._no_hop.set()
 
     def trained(self, samples: int, seconds: float) -> None:
         """A training took `seconds`, beside everything else that ran here."""
         self._meters.trained(samples, seconds)
+        with contextlib.suppress(OSError):  # a full disk is reported by what follows
+            self._availability.trained(samples, datetime.datetime.now())
+
+    def objection(self, made: NewWeights) -> str | None:
+        """Why weights that were trained here may not be committed; None where they may."""
+        return self.judgement.of_training(made)
+
+    def made(self, record: Record, command: do.Train, digest: Digest, rejected: str | None) -> None:
+        """Weights were trained here: note them in the audit trail."""
+        self._member.audit.made(record, command, digest, rejected)
+
+    async def objection_to_arrival(self, weights: Path, round_: int) -> str | None:
+        """Why weights that arrived are not taken in; None where they are, or where nobody checks."""
+        if not self.judgement.checks_arrivals:
+            return None
+        try:
+            return self.judgement.of_arrival(await self._workshop.loss(weights), round_)
+        except WorkFailed as error:
+            return f"they could not be checked: {error}"
 
     def nudge(self, to: NodeId) -> None:
         """Ask another site to read the record now; the register's own news would reach it a little later."""
@@ -104,7 +228,8 @@ class Services:
             node=self._member.name(outcome.node),
             samples=sum(decision.samples),
             predicted_seconds=round(decision.round_seconds, 4),
-            actual_seconds=round(outcome.seconds, 4),
+            actual_seconds=round(outcome.seconds - outcome.overhead_seconds, 4),
+            overhead_seconds=round(outcome.overhead_seconds, 4),
             reason=decision.reason,
         )
         if weights is not None:
@@ -117,6 +242,19 @@ class Services:
         """Something failed that no event covers: the site must end."""
         self._tasks.broken(error)
 
-    def superseded(self) -> None:
-        """Another process of this site has joined the federation since: this one must end."""
-        self._tasks.broken(superseded(self._member))
+    def superseded(self, place: str) -> None:
+        """Another process of this site, at `place`, has joined the federation since: this one must end."""
+        self._tasks.broken(superseded(self._member, place))
+
+    def removed(self) -> None:
+        """This site is no member of the federation any more: it must end."""
+        self._tasks.broken(BadInput(no_member(self._member.site.file.site)))
+
+
+async def _watch(passage: Passage, predicted: float, slowed: Callable[[float], None]) -> None:
+    """Report a transfer that needs longer for what is left of it than was predicted for all of it."""
+    while True:
+        await asyncio.sleep(WATCH_SECONDS)
+        left = passage.seconds_left(time.monotonic())
+        if left is not None and left > predicted:
+            slowed(left)

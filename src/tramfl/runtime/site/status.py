@@ -1,4 +1,4 @@
-"""The status of a run: pausing, resuming and stopping it, and stopping it once it has finished.
+"""Changes of the record that an operator orders, and stopping a run once it has finished.
 
 The round machine of the run carries the orders out (`circulation/ordering.py`); here they are passed to it.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from tramfl.circulation.custody import Record, Status
+from tramfl.circulation.changes import OrderedChange, SetStatus
+from tramfl.circulation.custody import Record
 from tramfl.runtime.journal import Log
 from tramfl.runtime.registers import Silent
 from tramfl.runtime.site.driver import DriverEnded
@@ -17,13 +18,15 @@ from tramfl.runtime.site.participation import Participation
 
 
 class RunStatus:
-    """Changes the status in the record."""
+    """Changes the record as ordered."""
 
     def __init__(self, participation: Participation, following: RegisterFollower) -> None:
         self._participation, self._following = participation, following
 
-    async def set(self, status: Status, run: str | None = None, *, persistent: bool = False) -> Record | None:
-        """Pause, resume or stop the run, if it has that name; the record afterwards, None where there is none.
+    async def change(
+        self, change: OrderedChange, run: str | None = None, *, persistent: bool = False
+    ) -> Record | None:
+        """Change the record of the run, if it has that name; the record afterwards, None where there is none.
 
         Raises Silent where the register does not answer: then the change may have been made or not. A persistent
         order is tried again instead.
@@ -39,7 +42,7 @@ class RunStatus:
             if run not in (None, driver.run):
                 return None
             try:
-                record = await driver.order(status, persistent=persistent)
+                record = await driver.order(change, persistent=persistent)
             except DriverEnded as ended:
                 if self._participation.driver is driver:
                     raise Silent(str(ended)) from None
@@ -78,7 +81,7 @@ class FinishedRuns:
             run = await self._runs.get()
             while True:
                 with contextlib.suppress(Silent):
-                    await status.set("stopped", run, persistent=True)
+                    await status.change(SetStatus(0, "stopped"), run, persistent=True)
                     break
                 # Only where the register was silent before the run was known here, or this site is about to end.
                 await asyncio.sleep(0.5)

@@ -15,11 +15,14 @@ from tramfl.learning.app import app_named
 from tramfl.learning.training.site import SiteLearner, build_site_learner
 from tramfl.notation import BadInput
 from tramfl.record import Scores
+from tramfl.references import look_only_in
 from tramfl.runtime.training.workshop import (
     LENGTH,
     Build,
     Built,
     Failed,
+    FindLoss,
+    FoundLoss,
     Job,
     JobResult,
     MakeInitial,
@@ -50,32 +53,45 @@ class _Bench:
         learner = self._learner
         assert learner is not None
         if isinstance(request, Score):
-            found = learner.scores(Path(request.weights), request.targets)
+            found = learner.scores(Path(request.weights), request.targets, _path(request.readout))
             metrics = found.metrics or msgspec.UNSET
             return Scored(Scores(found.test_accuracy, found.test_loss, found.validation_loss, metrics))
+        if isinstance(request, FindLoss):
+            return FoundLoss(*learner.check(Path(request.weights)))
         if isinstance(request, MakeInitial):
             made = learner.write_initial(Path(request.to))
         else:
-            made = learner.train(Path(request.parent), request.samples, request.round, Path(request.to))
-        return NewWeights(made.digest, made.size, made.seconds, made.diverged)
+            paths = Path(request.to), _path(request.readout)
+            made = learner.train(Path(request.parent), request.samples, request.round, *paths)
+        return NewWeights(
+            made.digest, made.size, made.seconds, made.diverged, made.losses, made.reference, made.change
+        )
 
     def _load(self, request: Build) -> Built:
         learner = build_site_learner(
             request.scenario,
             node=request.node,
-            nodes=request.nodes,
             name=request.name,
             app=app_named(request.app) if request.app else None,
             share=request.share,
             data_dir=Path(request.data_dir) if request.data_dir else None,
             threads=request.threads,
+            references=_path(request.references),
         )
         self._learner = learner
         return Built(learner.labels, learner.held, learner.cost, learner.calibrate(), learner.base)
 
 
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None
+
+
 def main() -> None:
-    """The process that trains: requests on standard input, results on what was standard output."""
+    """The process that trains: requests on standard input, results on what was standard output.
+
+    Its argument, if it has one, is the folder with the site's own modules.
+    """
+    look_only_in(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
     answers = os.fdopen(os.dup(1), "wb")
     # The site's own code may print: that goes to the log, not among the results.
     os.dup2(2, 1)

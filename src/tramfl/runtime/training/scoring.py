@@ -20,10 +20,11 @@ from msgspec import Struct
 from tramfl.circulation.custody import Record
 from tramfl.config import Scenario
 from tramfl.notation import BadInput
-from tramfl.record import Milestones, Row, Scores, is_test_due
+from tramfl.record import Milestones, Row, Scores, is_test_due, sound_row
 from tramfl.runtime.journal import Log
 from tramfl.runtime.registers import Register, Silent
 from tramfl.runtime.training.workshop import WorkFailed, Workshop
+from tramfl.runtime.weights.store import READOUT_FILE
 
 LATE_ROUNDS = 1000
 """A note may come late, since the next rounds do not wait for a test; notes further back are not read again."""
@@ -69,8 +70,8 @@ class TestedRounds:
         notes = await self._register.notes(run, first, last)
         if new := sorted(notes.keys() - self._rows.keys()):
             for line in await self._register.rows(run, new[0], new[-1]):
-                row = msgspec.json.decode(with_scores(line, notes), type=Row)
-                if row.is_tested:
+                row = sound_row(with_scores(line, notes))
+                if isinstance(row, Row) and row.is_tested:
                     self._rows[row.round] = row
 
 
@@ -108,17 +109,19 @@ class Scorer:
             return
         link = self._folder / f"score-{record.round}.safetensors"
         with contextlib.suppress(OSError):
-            link.unlink(missing_ok=True)
+            _unlink(link)
             os.link(path, link)  # the run may discard its own name for them meanwhile
+            with contextlib.suppress(FileNotFoundError):  # there is none where the newest weights are tested
+                os.link(path.with_name(READOUT_FILE), _readout_of(link))
             if self._next is not None:
-                self._next[1].unlink(missing_ok=True)
+                _unlink(self._next[1])
             self._next = (record, link)
             self._wanted.set()
 
     async def work(self) -> None:
         """Test what comes, for ever."""
         for old in self._folder.glob("score-*.safetensors"):
-            old.unlink(missing_ok=True)
+            _unlink(old)
         while True:
             await self._wanted.wait()
             self._wanted.clear()
@@ -127,14 +130,14 @@ class Scorer:
                 try:
                     await self._test(record, path)
                 finally:
-                    path.unlink(missing_ok=True)
+                    _unlink(path)
                     self._testing = False
 
     async def _test(self, record: Record, path: Path) -> None:
         try:
             milestones = await self._milestones_before(record)
             if not milestones.all_reached:
-                scores = await self._workshop.score(path, milestones.open)
+                scores = await self._workshop.score(path, milestones.open, _readout_of(path))
                 note = msgspec.json.encode(Note(record.epoch, scores))
                 await self._register.note(record.run, record.round, note)
                 accuracy, loss = scores.test_accuracy, scores.test_loss
@@ -153,12 +156,25 @@ class Scorer:
         return Milestones.of(budget, await self._tested.before(record) if budget.targets else ())
 
 
+def _readout_of(weights: Path) -> Path:
+    """The mean that belongs to weights on their way to a test; its name ends so that nobody takes it for weights."""
+    return weights.with_suffix(".readout")
+
+
+def _unlink(weights: Path) -> None:
+    for path in (weights, _readout_of(weights)):
+        path.unlink(missing_ok=True)
+
+
 def with_scores(line: bytes, notes: dict[int, bytes]) -> bytes:
-    """A row with what was noted of its round, if that is of the same epoch."""
-    row = msgspec.json.decode(line, type=Row)
-    if row.round not in notes:
+    """A row with what was noted of its round, if that is of the same epoch; a bad row, or note, is left as it is."""
+    row = sound_row(line)
+    if isinstance(row, str) or row.round not in notes:
         return line
-    note = msgspec.json.decode(notes[row.round], type=Note)
+    try:
+        note = msgspec.json.decode(notes[row.round], type=Note)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return line
     if note.epoch != row.epoch:
         return line
     return msgspec.json.encode(msgspec.structs.replace(row, **msgspec.structs.asdict(note.scores)))

@@ -33,17 +33,24 @@ STUCK_SECONDS = 3.0
 """A caller that gives up its turn after this long had a deadline, so the process is taken to hang."""
 
 
+def references_in(state: Path) -> Path:
+    """Where a site keeps the references that coded weights name, in the folder of its state."""
+    return state / "references"
+
+
 class Build(Struct, frozen=True, tag=True):
     """Load model and data."""
 
     scenario: Scenario
     node: NodeId
-    nodes: int
     name: str
     app: str | None
     share: int | None
     data_dir: str | None
     threads: int | None
+    app_folder: str | None = None
+    references: str | None = None
+    """The folder with the references that coded weights name."""
 
     @classmethod
     def of(cls, site: SiteSettings) -> Build:
@@ -52,12 +59,13 @@ class Build(Struct, frozen=True, tag=True):
         return cls(
             federation.file.run,
             site.number,
-            len(federation.names),
             file.site,
             file.app,
             file.share,
             str(site.beside(file.data_dir)) if file.data_dir else None,
-            file.threads,
+            site.threads,
+            str(site.app_folder) if site.app_folder else None,
+            str(references_in(site.beside(file.state))),
         )
 
 
@@ -74,6 +82,8 @@ class TrainOn(Struct, frozen=True, tag=True):
     samples: tuple[int, ...]
     round: int
     to: str
+    readout: str | None = None
+    """Where the site keeps the mean that the run tests, if it tests one."""
 
 
 class Score(Struct, frozen=True, tag=True):
@@ -81,9 +91,17 @@ class Score(Struct, frozen=True, tag=True):
 
     weights: str
     targets: tuple[float, ...]
+    readout: str | None = None
+    """The mean that is tested in their place, if the run tests one."""
 
 
-Job = Build | MakeInitial | TrainOn | Score
+class FindLoss(Struct, frozen=True, tag=True):
+    """Find the loss of the weights in a file on the samples that the site keeps aside, and their distance."""
+
+    weights: str
+
+
+Job = Build | MakeInitial | TrainOn | Score | FindLoss
 
 
 class Built(Struct, frozen=True, tag=True):
@@ -106,6 +124,23 @@ class NewWeights(Struct, frozen=True, tag=True):
     seconds: float
     diverged: bool = False
     """Whether they come from a training without a finite loss."""
+    losses: tuple[float, float] | None = None
+    """Of the weights before and of these, on the samples that the site keeps aside; None where not wanted."""
+    reference: Digest | None = None
+    """What they are coded against; None where they are plain."""
+    change: float | None = None
+    """The L2 norm of the difference to the weights before; None where not wanted."""
+
+
+class FoundLoss(Struct, frozen=True, tag=True):
+    """What there is to find about weights (`learning.training.site.Checked`)."""
+
+    loss: float | None
+    """None where the site keeps no samples aside."""
+    change: float | None = None
+    """The L2 norm of the difference to the weights that the site trained from last; None where not wanted."""
+    since: int = 0
+    """The round of those weights."""
 
 
 class Scored(Struct, frozen=True, tag=True):
@@ -122,8 +157,8 @@ class Failed(Struct, frozen=True, tag=True):
     """Whether the reason is a sentence for the operator (bad input), or a fault of the site's code."""
 
 
-JobResult = Built | NewWeights | Scored | Failed
-R = TypeVar("R", Built, NewWeights, Scored)
+JobResult = Built | NewWeights | Scored | FoundLoss | Failed
+R = TypeVar("R", Built, NewWeights, Scored, FoundLoss)
 
 
 class WorkFailed(Exception):
@@ -162,13 +197,21 @@ class Workshop:
         """w_0, in a file."""
         return await self._ask(MakeInitial(str(to)), NewWeights)
 
-    async def train(self, parent: Path, samples: Sequence[int], round_: int, to: Path) -> NewWeights:
-        """Train: Step 4 of a round."""
-        return await self._ask(TrainOn(str(parent), tuple(samples), round_, str(to)), NewWeights)
+    async def train(
+        self, parent: Path, samples: Sequence[int], round_: int, to: Path, readout: Path | None = None
+    ) -> NewWeights:
+        """Train: Step 4 of a round. `readout` is where the mean is kept that the run tests, if it tests one."""
+        kept = None if readout is None else str(readout)
+        return await self._ask(TrainOn(str(parent), tuple(samples), round_, str(to), kept), NewWeights)
 
-    async def score(self, weights: Path, targets: Sequence[float]) -> Scores:
-        """Test weights."""
-        return (await self._ask(Score(str(weights), tuple(targets)), Scored)).scores
+    async def score(self, weights: Path, targets: Sequence[float], readout: Path | None = None) -> Scores:
+        """Test weights, or the mean in their place."""
+        kept = None if readout is None else str(readout)
+        return (await self._ask(Score(str(weights), tuple(targets), kept), Scored)).scores
+
+    async def loss(self, weights: Path) -> FoundLoss:
+        """The loss of weights on the samples that this site keeps aside, and their distance from earlier ones."""
+        return await self._ask(FindLoss(str(weights)), FoundLoss)
 
     async def close(self) -> None:
         """End the process."""
@@ -237,8 +280,10 @@ class Workshop:
         await self.close()
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
+            "-P",  # no module comes from the folder that the site was started in
             "-c",
             "from tramfl.runtime.training.bench import main; main()",
+            *([self._build.app_folder] if self._build.app_folder is not None else []),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )

@@ -1,12 +1,12 @@
 """How sites talk: gRPC with mutual TLS on one port, without generated code. serving.py answers, calling.py asks,
-docking.py receives models.
+docking.py receives models, probing.py tries a link.
 
 Six methods. Load, Probe and Carry are for sites; Order, Rows and Model for the operator too:
 
     Load     AskLoad -> Load
-    Probe    up to 1 MiB of anything -> nothing, to learn the bandwidth
+    Probe    frames of up to 128 KiB -> an empty message for each, to learn the bandwidth
     Carry    Consignment, then (after Proceed) frames of 8 bytes offset and up to 1 MiB
-             -> Proceed(offset) | Refused, then Accepted | Refused
+             -> Proceed(offset) | Refused, then Proceed(offset) for what has arrived, then Accepted | Refused
     Order    Order -> OrderResult
     Rows     AskRows -> Rows, in as many messages as they take
     Model    AskModel -> 8 bytes size, then chunks
@@ -18,6 +18,7 @@ trusted, so it works on loopback only.
 from tramfl.runtime.transport.calling import Peers, TransferRefused, Unreachable
 from tramfl.runtime.transport.host import Host
 from tramfl.runtime.transport.links import Credentials, Refusal
+from tramfl.runtime.transport.probing import Busy
 from tramfl.runtime.transport.serving import Server
 
-__all__ = ["Credentials", "Host", "Peers", "Refusal", "Server", "TransferRefused", "Unreachable"]
+__all__ = ["Busy", "Credentials", "Host", "Peers", "Refusal", "Server", "TransferRefused", "Unreachable"]

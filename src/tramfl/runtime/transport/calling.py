@@ -11,7 +11,7 @@ import errno
 import hashlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,10 +19,13 @@ from typing import Any, TypeVar
 import grpc
 from msgspec import Struct
 
+from tramfl.circulation.custody import Entry
+from tramfl.config import is_loopback
 from tramfl.notation import Digest, NodeId
-from tramfl.runtime.settings import Federation
+from tramfl.runtime.roster import Roster
 from tramfl.runtime.transport.links import (
     MESSAGE_BYTES,
+    REREAD_SECONDS,
     SAME_VERSION,
     SITE_KEY,
     Credentials,
@@ -33,6 +36,7 @@ from tramfl.runtime.transport.links import (
     not_understood,
     options,
 )
+from tramfl.runtime.transport.probing import try_link
 from tramfl.runtime.weights.arrival import OFFSET_BYTES
 from tramfl.runtime.weights.store import BLOCK_BYTES, DIGEST, StoreFull, sync
 from tramfl.runtime.wire import (
@@ -49,6 +53,7 @@ from tramfl.runtime.wire import (
     Refused,
     Reply,
     Rows,
+    plain,
 )
 
 PAUSES = (0.1, 0.3, 1.0, 2.0, 4.0)
@@ -56,10 +61,8 @@ PAUSES = (0.1, 0.3, 1.0, 2.0, 4.0)
 MOST_TRIES = 100
 CONNECT_SECONDS = 5
 """How long connecting to a site, handshake included, may take."""
-PROBE_BYTES = (0, *(1 << n for n in range(14, 21)))
-"""Nothing, then 16 KiB to 1 MiB; the empty probe measures the latency."""
-PROBE_SECONDS = 0.05
-"""A probe that took this long is precise enough; larger ones are left out."""
+OLD_CALLS_SECONDS = 60.0
+"""How long a call may go on over a connection with a certificate that was renewed meanwhile."""
 REFUSALS = frozenset(
     {
         grpc.StatusCode.PERMISSION_DENIED,
@@ -73,7 +76,9 @@ REFUSALS = frozenset(
 )
 
 Progress = Callable[[int], None]
-"""Called with the bytes sent: first the offset where the transfer starts or resumes, then after each chunk."""
+"""Called with the bytes that the receiver has: where the transfer starts or resumes, then as more arrive."""
+Turn = Callable[[], Awaitable[object]]
+"""Awaited before each chunk: a transfer that is in no hurry lets others pass."""
 T = TypeVar("T", bound=Struct)
 
 
@@ -88,11 +93,13 @@ class TransferRefused(Refusal):
 class Peers:
     """Calls the other sites, for one site or for the operator."""
 
-    def __init__(self, federation: Federation, me: str, credentials: Credentials | None) -> None:
-        self._federation = federation
+    def __init__(self, roster: Roster, me: str, credentials: Credentials | None) -> None:
+        self._roster = roster
         self._me = me
         self._credentials = credentials
-        self._channels: dict[NodeId, Any] = {}
+        self._channels: dict[Entry, Any] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._read_again = 0.0
 
     async def load(self, node: NodeId, ask: AskLoad, seconds: float) -> Load:
         """What a site can spare. Raises Refusal or Unreachable."""
@@ -104,35 +111,42 @@ class Peers:
 
     async def order(self, node: NodeId, order: Order, seconds: float) -> OrderResult:
         """Ask a site to do something. Raises Refusal or Unreachable."""
-        return await self._ask(node, "Order", order, OrderResult, seconds)
+        return plain(await self._ask(node, "Order", order, OrderResult, seconds))
 
     async def rows(self, node: NodeId, ask: AskRows, seconds: float) -> Rows:
         """Rows of committed rounds. Raises Refusal or Unreachable."""
         lines: list[bytes] = []
+        notes: dict[int, bytes] = {}
         async with self._errors(node):
             call = self._channel(node).unary_stream(method("Rows"))(
                 encode(ask), timeout=seconds, metadata=self._metadata
             )
             async for content in call:
-                lines += decode(content, Rows, MESSAGE_BYTES).lines
-        return Rows(tuple(lines))
+                part = decode(content, Rows, MESSAGE_BYTES)
+                lines += part.lines
+                notes |= part.notes
+        return Rows(tuple(lines), notes)
 
-    async def probe(self, node: NodeId, seconds: float) -> float:
-        """bit/s to a site, from payloads that grow until one takes a while. Raises Refusal or Unreachable."""
-        deadline = time.monotonic() + seconds
-        there_and_back = float("inf")
-        rate = 0.0
-        for size in (*PROBE_BYTES, PROBE_BYTES[-1], PROBE_BYTES[-1]):
-            took = await self._timed_probe(node, size, deadline - time.monotonic())
-            if size == 0:
-                there_and_back = took
-                continue
-            rate = 8 * size / max(took - there_and_back, took / 10)
-            if took >= PROBE_SECONDS:
-                break
-        return rate
+    async def probe(self, node: NodeId, seconds: float) -> tuple[float, float]:
+        """bit/s to a site, and the seconds of an empty exchange. Raises Busy, Refusal or Unreachable."""
+        try:
+            async with asyncio.timeout(seconds), self._errors(node):
+                call = self._channel(node).stream_stream(method("Probe"))(metadata=self._metadata)
+                try:
+                    return await try_link(call)
+                finally:
+                    call.cancel()
+        except TimeoutError:
+            raise Unreachable(f"{self._name(node)} did not answer a probe in {seconds:.3g} s") from None
 
-    async def send(self, node: NodeId, consignment: Consignment, path: Path, progress: Progress) -> None:
+    async def send(
+        self,
+        node: NodeId,
+        consignment: Consignment,
+        path: Path,
+        progress: Progress,
+        turn: Turn | None = None,
+    ) -> None:
         """Send a model; done once the receiver has it on its disk. Raises TransferRefused or Unreachable.
 
         A broken connection is taken up again where the receiver says, until that has led nowhere a few times.
@@ -142,7 +156,7 @@ class Peers:
             for _ in range(MOST_TRIES):
                 meter = _Meter(progress)
                 try:
-                    return await self._carry(node, consignment, file.fileno(), meter)
+                    return await self._carry(node, consignment, file.fileno(), meter, turn)
                 except Unreachable:
                     idle = 0 if meter.moved else idle + 1
                     if idle >= len(PAUSES):
@@ -150,8 +164,10 @@ class Peers:
                 await asyncio.sleep(PAUSES[idle])
         raise Unreachable(f"the connection to {self._name(node)} broke {MOST_TRIES} times")
 
-    async def fetch(self, node: NodeId, digest: Digest, to: Path, progress: Progress) -> None:
-        """Fetch weights into a file that appears whole, verified and durable, or not at all.
+    async def fetch(
+        self, node: NodeId, digest: Digest, to: Path, progress: Progress, most: int | None = None
+    ) -> None:
+        """Fetch weights of at most so many bytes into a file that appears whole, verified and durable, or not at all.
 
         Raises Refusal, Unreachable or OSError; what had come by then is resumed the next time.
         """
@@ -159,7 +175,7 @@ class Peers:
             raise Refusal(f"{digest[:80]!r} are no weights")
         part = to.with_name(f"{to.name}.{digest[:12]}.part")
         idle = 0
-        with Download(part) as download:
+        with Download(part, most) as download:
             for _ in range(MOST_TRIES):
                 meter = _Meter(progress)
                 try:
@@ -181,6 +197,9 @@ class Peers:
         channels, self._channels = list(self._channels.values()), {}
         for channel in channels:
             await channel.close()
+        for closing in list(self._closing):
+            closing.cancel()
+        await asyncio.gather(*self._closing, return_exceptions=True)
 
     async def _ask(self, node: NodeId, name: str, question: Struct, kind: type[T], seconds: float) -> T:
         return decode(await self._unary(node, name, encode(question), seconds), kind)
@@ -191,13 +210,9 @@ class Peers:
             answer: bytes = await call(content, timeout=max(seconds, 0.001), metadata=self._metadata)
             return answer
 
-    async def _timed_probe(self, node: NodeId, size: int, seconds: float) -> float:
-        payload = bytes(size)  # zeros will do, since nothing on the way compresses
-        began = time.perf_counter()
-        await self._unary(node, "Probe", payload, seconds)
-        return time.perf_counter() - began
-
-    async def _carry(self, node: NodeId, consignment: Consignment, file: int, progress: Progress) -> None:
+    async def _carry(
+        self, node: NodeId, consignment: Consignment, file: int, progress: Progress, turn: Turn | None
+    ) -> None:
         """One try."""
         async with self._errors(node, TransferRefused):
             call = self._channel(node).stream_stream(method("Carry"))(metadata=self._metadata)
@@ -205,11 +220,11 @@ class Peers:
                 await call.write(encode(consignment))
                 reply = await _reply(call)
                 if isinstance(reply, Proceed):
-                    reply = await _pour(call, file, reply.offset, consignment.size, progress)
+                    reply = await _pour(call, file, reply.offset, consignment.size, progress, turn)
             finally:
                 call.cancel()
         if isinstance(reply, Refused):
-            raise TransferRefused(reply.reason)
+            raise TransferRefused(plain(reply.reason)[:400])
         if not isinstance(reply, Accepted):
             raise TransferRefused(f"{self._name(node)} did not say whether it took the model")
 
@@ -229,7 +244,7 @@ class Peers:
                 call.cancel()
 
     def _name(self, node: NodeId) -> str:
-        return self._federation.names[node]
+        return self._roster.names[node]
 
     @property
     def _metadata(self) -> tuple[tuple[str, str], ...]:
@@ -237,8 +252,11 @@ class Peers:
 
     def _channel(self, node: NodeId) -> Any:
         """The connection to a site, kept open; TLS checks that the peer is that site."""
-        if node not in self._channels:
-            site = self._federation.file.site[node]
+        site = self._roster.entries[node]
+        if site.address is None:
+            raise Unreachable(f"{site.name} was removed from the federation")
+        self._renew()
+        if site not in self._channels:
             settings = options(
                 ("grpc.enable_http_proxy", 0),
                 ("grpc.initial_reconnect_backoff_ms", 100),
@@ -246,14 +264,16 @@ class Peers:
                 ("grpc.max_reconnect_backoff_ms", 2000),
             )
             if self._credentials is None:
+                if not is_loopback(site.address.rpartition(":")[0].strip("[]")):
+                    raise Unreachable(f"without certificates {site.name} may be on loopback only")
                 channel = grpc.aio.insecure_channel(site.address, settings)
             else:
                 own = self._credentials
                 secure = grpc.ssl_channel_credentials(own.authorities, own.key, own.certificate)
                 settings.append(("grpc.ssl_target_name_override", site.name))
                 channel = grpc.aio.secure_channel(site.address, secure, settings)
-            self._channels[node] = channel
-        return self._channels[node]
+            self._channels[site] = channel
+        return self._channels[site]
 
     @contextlib.asynccontextmanager
     async def _errors(self, node: NodeId, refusal: type[Refusal] = Refusal) -> AsyncIterator[None]:
@@ -261,29 +281,38 @@ class Peers:
         try:
             yield
         except grpc.aio.AioRpcError as error:
-            details = (error.details() or error.code().name)[:400]
+            details = plain(error.details() or error.code().name)[:400]
             if error.code() is grpc.StatusCode.UNIMPLEMENTED and SAME_VERSION not in details:
                 details = not_understood(self._name(node))
+            self._read_again = 0.0  # a renewed certificate may be the remedy
             if error.code() in REFUSALS:
                 raise refusal(details, error.code()) from None
-            await self._renew()
+            if "CERTIFICATE_VERIFY_FAILED" in details:
+                details = "its certificate is expired, or of another authority than the ca.crt here"
             raise Unreachable(f"{self._name(node)} does not answer: {details}") from None
-        except grpc.aio.UsageError as error:
+        except (grpc.aio.UsageError, asyncio.InvalidStateError) as error:  # closed here, or ended there meanwhile
             raise Unreachable(f"{self._name(node)} cannot be called any more: {error}") from None
 
-    async def _renew(self) -> None:
-        """Close the connection after a failure: a renewed certificate needs a new one."""
-        if self._credentials is None or (now := self._credentials.renewed()) == self._credentials:
+    def _renew(self) -> None:
+        """Where the files were renewed, connect anew; calls under way over the old connections may end in peace."""
+        if self._credentials is None or time.monotonic() < self._read_again:
+            return
+        self._read_again = time.monotonic() + REREAD_SECONDS
+        if (now := self._credentials.renewed()) == self._credentials:
             return
         self._credentials = now
-        await self.close()
+        channels, self._channels = list(self._channels.values()), {}
+        for channel in channels:
+            closing = asyncio.ensure_future(channel.close(OLD_CALLS_SECONDS))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
 
 class Download:
     """A file on its way here."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, most: int | None = None) -> None:
+        self._path, self._most = path, most
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._hash = hashlib.sha256()
         self._size = 0
@@ -299,7 +328,9 @@ class Download:
         os.close(self._file)
 
     def expect(self, size: int) -> None:
-        """The file will have `size` bytes. Raises StoreFull if there is no room."""
+        """The file will have `size` bytes. Raises Refusal if that is too many, StoreFull if there is no room."""
+        if self._most is not None and size > self._most:
+            raise Refusal(f"{size} bytes are more than this run's model can have")
         room = os.statvfs(self._path.parent)
         if (free := room.f_bavail * room.f_frsize) < size - self.offset:
             raise StoreFull(
@@ -372,19 +403,20 @@ async def _reply(call: Any) -> Reply | None:
     return None if content is grpc.aio.EOF else decode(content, Reply)  # type: ignore[arg-type]
 
 
-async def _pour(call: Any, file: int, offset: int, size: int, progress: Progress) -> Reply | None:
+async def _pour(call: Any, file: int, offset: int, size: int, progress: Progress, turn: Turn | None) -> Reply | None:
     """Send the file from an offset on until all is sent or the receiver has answered; returns the answer."""
     progress(offset)
     frames = _Frames(file)
-    answer = asyncio.create_task(_reply(call))
+    answer = asyncio.create_task(_answer(call, offset, size, progress))
     try:
         while offset < size and not answer.done():
+            if turn is not None:
+                await turn()
             frame = await frames.read(offset)
             if len(frame) == OFFSET_BYTES:
                 raise TransferRefused(f"the file ends at byte {offset} of {size}")
             await call.write(frame)
             offset += len(frame) - OFFSET_BYTES
-            progress(offset)
         if not answer.done():
             await call.done_writing()
     except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
@@ -393,3 +425,12 @@ async def _pour(call: Any, file: int, offset: int, size: int, progress: Progress
         answer.cancel()
         raise
     return await answer
+
+
+async def _answer(call: Any, offset: int, size: int, progress: Progress) -> Reply | None:
+    """The receiver's last word; before it, the receiver repeats Proceed as bytes arrive."""
+    while isinstance(reply := await _reply(call), Proceed):
+        if offset < reply.offset <= size:
+            offset = reply.offset
+            progress(offset)
+    return reply

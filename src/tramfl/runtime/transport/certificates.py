@@ -11,7 +11,9 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -20,7 +22,7 @@ from tramfl.record import write_atomically
 
 try:
     from cryptography import x509
-    from cryptography.exceptions import InvalidSignature
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
@@ -28,7 +30,16 @@ try:
 except ImportError as missing:
     raise BadInput(f"certificates need {missing.name}: install it with pip install 'tramfl[runtime]'.") from None
 
+_UNREADABLE = (
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+    UnsupportedAlgorithm,
+)
+"""What cryptography raises for certificates that it does not read, beside ValueError."""
 CA_CERTIFICATE, CA_KEY = "ca.crt", "ca.key"
+KNOWN_CERTIFICATES = 256
+"""How many callers' certificates a reader keeps as read."""
 AUTHORITY_DAYS = 3650
 SITE_DAYS = 365
 SKEW = timedelta(hours=1)
@@ -51,6 +62,8 @@ class CertificateInfo(Struct, frozen=True, kw_only=True):
     """In hexadecimal digits, as openssl shows it."""
     not_before: datetime
     not_after: datetime
+    issued: float
+    """When it was issued, in seconds since 1970."""
     fingerprint: str
     """SHA-256 of the certificate, in hexadecimal digits."""
     days_left: float
@@ -110,15 +123,20 @@ class Authority:
             raise BadInput(f"{folder / CA_CERTIFICATE} is not the certificate of an authority.")
         return cls(certificate, key)
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, stem: str = "ca") -> None:
         """Write certificate and key to `folder`, the key for its owner alone."""
         folder.mkdir(parents=True, exist_ok=True)
-        Issued(self.certificate_pem, _key_pem(self._key)).save(folder / CA_CERTIFICATE, folder / CA_KEY)
+        Issued(self.certificate_pem, _key_pem(self._key)).save(folder / f"{stem}.crt", folder / f"{stem}.key")
 
     @property
     def certificate_pem(self) -> bytes:
         """The certificate by which sites recognise each other."""
         return self._certificate.public_bytes(serialization.Encoding.PEM)
+
+    @property
+    def name(self) -> str:
+        """The authority's common name."""
+        return _common_name(self._certificate.subject)
 
     def issue(
         self, name: str, hosts: Iterable[str] = (), days: float = SITE_DAYS, now: datetime | None = None
@@ -133,13 +151,22 @@ class Authority:
         hosts: Iterable[str] | None = None,
         days: float = SITE_DAYS,
         now: datetime | None = None,
+        former: bytes = b"",
     ) -> bytes:
-        """A later certificate for the same name and key: no secret has to travel. Without `hosts`, those it has."""
+        """A later certificate for the same name and key: no secret has to travel. Without `hosts`, those it has.
+
+        `former` are certificates of authorities in whose place this one came: what they issued is renewed too.
+        """
         key = _certificate(certificate_pem, "the certificate to renew").public_key()
-        if not issued_by(certificate_pem, self.certificate_pem) or not isinstance(key, ec.EllipticCurvePublicKey):
+        ours = issued_by(certificate_pem, self.certificate_pem + former)
+        if not ours or not isinstance(key, ec.EllipticCurvePublicKey):
             raise BadInput("the certificate to renew is not of this authority.")
         info = describe(certificate_pem)
         return self._certify(info.name, info.names if hosts is None else hosts, key, days, now)
+
+    def sign(self, content: bytes) -> bytes:
+        """The authority's signature of something else than a certificate; `content` begins with what it is for."""
+        return self._key.sign(content, ec.ECDSA(hashes.SHA256()))
 
     def _certify(
         self, name: str, hosts: Iterable[str], key: ec.EllipticCurvePublicKey, days: float, now: datetime | None
@@ -177,10 +204,70 @@ def describe(pem: bytes, now: datetime | None = None, source: str = "this") -> C
         serial=f"{found.serial_number:x}",
         not_before=found.not_valid_before_utc,
         not_after=until,
+        issued=_issued(found),
         fingerprint=found.fingerprint(hashes.SHA256()).hex(),
         days_left=(until - (now or datetime.now(UTC))) / _DAY,
         authority=_may_issue(found),
     )
+
+
+def signed_by(content: bytes, signature: bytes, authorities_pem: bytes) -> bool:
+    """Whether one of the authorities signed the content."""
+    return any(_has_signed(above, content, signature) for above in _authorities(authorities_pem, "ca.crt"))
+
+
+def sign(key_pem: bytes, content: bytes) -> bytes:
+    """The signature of a site's key."""
+    key = _signing_key(key_pem)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise BadInput("the key of the site's certificate cannot sign: use one on an elliptic curve.")
+    return key.sign(content, ec.ECDSA(hashes.SHA256()))
+
+
+@lru_cache(4)
+def _signing_key(key_pem: bytes) -> PrivateKeyTypes:
+    return _private_key(key_pem, "the key of the site's certificate")
+
+
+def signature_fits(certificate_pem: bytes, signature: bytes, content: bytes) -> bool:
+    """Whether the key of a certificate signed the content."""
+    return _has_signed(_read_certificate(certificate_pem), content, signature)
+
+
+@lru_cache(256)
+def _read_certificate(pem: bytes) -> x509.Certificate:
+    return _certificate(pem, "the writer's certificate")
+
+
+class Caller(NamedTuple):
+    """What a caller's certificate proves."""
+
+    name: str
+    issued: float
+    """When the certificate was issued, in seconds since 1970."""
+
+
+def caller_in(pem: bytes, known: Iterable[str], authorities_pem: bytes) -> Caller:
+    """The one name of `known` that the certificate of a caller proves; BadInput where it proves none, or several.
+
+    The subject alternative names count. The common name counts only in a certificate without any.
+    """
+    found = _certificate(pem, "what the caller shows")
+    if not issued_by(pem, authorities_pem, "ca.crt"):
+        raise BadInput("the caller's certificate is of an authority that is trusted no more.")
+    common = [str(name.value) for name in found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    names = _names(found)
+    if any("\0" in name for name in (*common, *names)):
+        raise BadInput("the caller's certificate has a name with a NUL in it.")
+    if len(common) > 1:
+        raise BadInput("the caller's certificate has several common names.")
+    proved: list[str] = sorted({*(names or common)}.intersection(known))
+    if len(proved) > 1:
+        raise BadInput(f"the caller's certificate is for several sites: {', '.join(proved)}.")
+    if not proved:
+        shown = (*names, *common)[0] if (*names, *common) else ""
+        raise BadInput(f"{shown[:80]!r} is no site of this federation.")
+    return Caller(proved[0], _issued(found))
 
 
 def key_fits(certificate_pem: bytes, key_pem: bytes, source: str = "this") -> bool:
@@ -191,11 +278,7 @@ def key_fits(certificate_pem: bytes, key_pem: bytes, source: str = "this") -> bo
 def issued_by(certificate_pem: bytes, authorities_pem: bytes, source: str = "this") -> bool:
     """Whether one of the authorities issued the certificate: names and signature."""
     certificate = _certificate(certificate_pem, source)
-    try:
-        authorities = x509.load_pem_x509_certificates(authorities_pem)
-    except ValueError:
-        raise BadInput(f"{source}: the authorities are no certificates in PEM form.") from None
-    return any(_may_issue(above) and _signed(certificate, above) for above in authorities)
+    return any(_signed(certificate, above) for above in _authorities(authorities_pem, source))
 
 
 def unfit(
@@ -215,6 +298,8 @@ def unfit(
     found: list[str] = []
     if not key_fits(certificate_pem, key_pem, sources[1]):
         found.append("The key does not belong to the certificate.")
+    if not isinstance(_private_key(key_pem, sources[1]), ec.EllipticCurvePrivateKey):
+        found.append("The key is not on an elliptic curve, as those that sign records and rows must be.")
     if not issued_by(certificate_pem, authorities_pem, sources[2]):
         found.append("None of the authorities issued the certificate.")
     if (wrong := out_of_date(info, now)) is not None:
@@ -313,10 +398,32 @@ def _may_issue(certificate: x509.Certificate) -> bool:
         return False
 
 
+def _authorities(pem: bytes, source: str) -> list[x509.Certificate]:
+    try:
+        return [found for found in x509.load_pem_x509_certificates(pem) if _may_issue(found)]
+    except ValueError:
+        raise BadInput(f"{source}: the authorities are no certificates in PEM form.") from None
+
+
+def _has_signed(above: x509.Certificate, content: bytes, signature: bytes) -> bool:
+    key = above.public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        return False
+    try:
+        key.verify(signature, content, ec.ECDSA(hashes.SHA256()))
+    except InvalidSignature:
+        return False
+    return True
+
+
+def _issued(certificate: x509.Certificate) -> float:
+    return (certificate.not_valid_before_utc + SKEW).timestamp()
+
+
 def _signed(certificate: x509.Certificate, above: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(above)
-    except (ValueError, TypeError, InvalidSignature):
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         return False
     return True
 
@@ -330,7 +437,7 @@ def _certificate(pem: bytes, source: str) -> x509.Certificate:
     try:
         found = x509.load_pem_x509_certificate(pem)
         found.extensions  # noqa: B018 - read now, so that what is wrong in them shows here
-    except (ValueError, TypeError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
+    except (ValueError, TypeError, *_UNREADABLE):
         raise BadInput(f"{source} is no certificate in PEM form.") from None
     return found
 

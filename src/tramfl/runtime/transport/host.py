@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -27,16 +28,21 @@ class Host(Protocol):
         """What this site can spare. Raises Refusal."""
         ...
 
-    def admission(self, peer: NodeId, consignment: Consignment) -> str | None:
+    def receiving(self) -> AbstractContextManager[None]:
+        """While a model or a probe comes in: the traffic is the federation's own."""
+        ...
+
+    async def admission(self, peer: NodeId, consignment: Consignment) -> str | None:
         """Why this model is rejected, or None; asked before a byte of it is sent."""
         ...
 
     async def arrived(
-        self, peer: NodeId, consignment: Consignment, staged: Path, seconds: float
+        self, peer: NodeId, consignment: Consignment, staged: Path, seconds: float, since: float
     ) -> Accepted | Refused:
         """A model is in `store.incoming`, verified; returns once it is stored or finally rejected.
 
         `seconds` is what sending all of it takes, even if some was sent before; 0 where all of it was here already.
+        `since` is when the sender asked, on the monotonic clock.
         It comes twice if its sender did not hear the first answer. What is left of `staged` is removed afterwards.
         """
         ...

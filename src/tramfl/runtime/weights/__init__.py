@@ -5,6 +5,19 @@ A file is named by its SHA-256 digest; nothing is stored under a name that its c
 
 from tramfl.runtime.weights.arrival import Arrival, Spoilt, Truncated, Unfit, check_consignment
 from tramfl.runtime.weights.manifest import Manifest
+from tramfl.runtime.weights.readout import readout_at
+from tramfl.runtime.weights.references import References
 from tramfl.runtime.weights.store import DIGEST, WeightStore
 
-__all__ = ["DIGEST", "Arrival", "Manifest", "Spoilt", "Truncated", "Unfit", "WeightStore", "check_consignment"]
+__all__ = [
+    "DIGEST",
+    "Arrival",
+    "Manifest",
+    "References",
+    "Spoilt",
+    "Truncated",
+    "Unfit",
+    "WeightStore",
+    "check_consignment",
+    "readout_at",
+]

@@ -6,7 +6,10 @@ Independent of gRPC: the server calls `take` for each frame, in a thread.
 from __future__ import annotations
 
 import hashlib
+from math import isnan
 from pathlib import Path
+
+from msgspec.structs import astuple
 
 from tramfl.circulation.phases import Offer
 from tramfl.notation import NodeId
@@ -14,6 +17,10 @@ from tramfl.runtime.weights.manifest import LENGTH_BYTES, Manifest, WrongModel
 from tramfl.runtime.weights.store import BLOCK_BYTES, DIGEST, Part, WeightStore
 from tramfl.runtime.wire import CHUNK_BYTES, Consignment
 
+MOST_SECONDS = 1e9
+"""No round is predicted to take this long: 30 years."""
+MOST_FIGURE = 1e30
+MOST_TEXT = 1000
 OFFSET_BYTES = 8
 """A frame is the offset of its bytes in the file, big-endian, and the bytes."""
 MOST = 1 << 53
@@ -36,7 +43,7 @@ class Spoilt(Exception):
     """Bytes kept from an earlier try were wrong: they are deleted, and everything must be sent again."""
 
 
-def check_consignment(consignment: Consignment, sender: NodeId, sites: int) -> None:
+def check_consignment(consignment: Consignment, sender: NodeId) -> None:
     """Reject a consignment that no correct sender would send in any state of a run. Raises Unfit."""
     offer = consignment.offer
     if not DIGEST.fullmatch(offer.digest):
@@ -45,25 +52,41 @@ def check_consignment(consignment: Consignment, sender: NodeId, sites: int) -> N
         raise Unfit("epoch, round and ticket must be whole numbers from 0 on")
     if not 0 < consignment.size < MOST:
         raise Unfit(f"{consignment.size} bytes are no size for weights")
-    _check_assignment(offer, sender, sites)
+    _check_assignment(offer, sender)
 
 
-def _check_assignment(offer: Offer, sender: NodeId, sites: int) -> None:
+def _check_assignment(offer: Offer, sender: NodeId) -> None:
     assignment = offer.assignment
     if assignment is None:
         return
     if assignment.holder != sender:
         raise Unfit(f"site number {sender} brought an assignment of site number {assignment.holder}")
     decision, loads = assignment.decision, assignment.loads
-    nodes = [decision.node, *(candidate.node for candidate in decision.candidates)]
+    nodes = [sender, decision.node, *assignment.having, *(candidate.node for candidate in decision.candidates)]
+    # The sender may have seen a member join that this site has not seen yet.
+    sites = len(loads.flops)
     if not all(node is None or 0 <= node < sites for node in nodes):
         raise Unfit(f"the assignment names a site beyond the {sites} there are")
-    if not len(loads.flops) == len(loads.bandwidth) == sites:
-        raise Unfit(f"the assignment's loads are not those of {sites} sites")
+    if len(loads.bandwidth) != sites:
+        raise Unfit(f"the assignment has loads of {sites} sites, and links to {len(loads.bandwidth)}")
     if not all(0 <= samples < MOST for samples in decision.samples):
         raise Unfit("the assignment has samples that are no counts")
-    if not 0 <= assignment.lost_seconds < float("inf"):
-        raise Unfit("the assignment's lost seconds are no duration")
+    seconds = (
+        assignment.lost_seconds,
+        assignment.overhead_seconds,
+        decision.compute_seconds,
+        decision.transfer_seconds,
+        decision.idle_seconds,
+    )
+    if not all(0 <= value < MOST_SECONDS for value in seconds):
+        raise Unfit(f"the assignment has times that are out of range: {seconds}")
+    if not all(isnan(load) or load >= 0 for load in (*loads.flops, *loads.bandwidth)) or loads.outlook:
+        raise Unfit("the assignment has loads that are out of range")
+    figures = [value for c in decision.candidates for value in astuple(c) if isinstance(value, float)]
+    if not all(abs(figure) < MOST_FIGURE for figure in figures):  # a NaN is not
+        raise Unfit("the assignment has figures that are out of range")
+    if len(decision.reason) > MOST_TEXT or len(decision.policy) > MOST_TEXT or len(decision.candidates) > sites:
+        raise Unfit("the assignment is too long")
 
 
 class Arrival:

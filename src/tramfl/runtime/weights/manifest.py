@@ -6,6 +6,7 @@ here without torch, and strictly: what could mean two things to two readers is r
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from math import prod
@@ -66,6 +67,12 @@ class Manifest(Struct, frozen=True):
             raise WrongModel(f"its header of {length} bytes is cut short or too long")
         data_bytes = size - LENGTH_BYTES - length
         return cls(_tensors(header, data_bytes), length, data_bytes)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of names, types and shapes: the same for all files of one model."""
+        table = sorted((name, tensor.dtype, tensor.shape) for name, tensor in self.tensors.items())
+        return hashlib.sha256(json.dumps(table).encode()).hexdigest()
 
     @property
     def max_header_bytes(self) -> int:

@@ -2,6 +2,7 @@
 
     <folder>/<epoch>-<round>-<sha256>.safetensors    weights, each named by what it holds
     <folder>/<...>.safetensors.damaged               a file that was not what its name says; nobody reads it again
+    <folder>/readout.safetensors                     the mean that is tested, where the run tests one
     <folder>/incoming/<sha256>-<sender>.part         a transfer that broke off and may be resumed
     <folder>/incoming/<number>.new                   weights that this site is writing itself
 
@@ -28,6 +29,7 @@ from tramfl.notation import Digest
 DIGEST = re.compile(r"[0-9a-f]{64}")
 WEIGHTS = re.compile(r"(0|[1-9][0-9]{0,17})-(0|[1-9][0-9]{0,17})-([0-9a-f]{64})\.safetensors")
 PART = re.compile(r"[0-9a-f]{64}-[a-z0-9-]{1,63}\.part")
+READOUT_FILE = "readout.safetensors"
 ABANDONED_PARTS = 4
 """Interrupted transfers that are kept for their sender to resume; beyond this number the oldest are deleted."""
 ABANDONED_BYTES = 4 << 30
@@ -40,7 +42,7 @@ class StoreFull(OSError):
     """There is no room for these weights."""
 
 
-class Entry(NamedTuple):
+class KeptCopy(NamedTuple):
     """One file of weights."""
 
     copy: Copy
@@ -56,12 +58,17 @@ class WeightStore:
         self.damaged: tuple[str, ...] = ()
         """Files that were set aside when the store was opened, because their content did not match their digest."""
         self._lock = threading.RLock()
-        self._entries: dict[Digest, Entry] = {}
+        self._entries: dict[Digest, KeptCopy] = {}
         self._open: dict[Path, int] = {}
         self._numbers = itertools.count()
         self.incoming.mkdir(parents=True, exist_ok=True)
         self._tidy()
         self._read()
+
+    @property
+    def readout(self) -> Path:
+        """Where the mean that is tested in place of the newest weights is kept."""
+        return self.folder / READOUT_FILE
 
     def copies(self) -> tuple[Copy, ...]:
         """The weights that are here, newest first."""
@@ -88,10 +95,10 @@ class WeightStore:
             present = self._entries.get(copy.digest)
             if present is None:
                 os.rename(staged, target)
-                self._entries[copy.digest] = Entry(copy, target)
+                self._entries[copy.digest] = KeptCopy(copy, target)
             elif _age(copy) > _age(present.copy):
                 os.rename(present.path, target)
-                self._entries[copy.digest] = Entry(copy, target)
+                self._entries[copy.digest] = KeptCopy(copy, target)
             sync(self.folder)
             if staged != self._entries[copy.digest].path:
                 staged.unlink(missing_ok=True)
@@ -190,11 +197,11 @@ class WeightStore:
             if file_digest(path) != copy.digest:
                 damaged.append(self._damage(path))
             else:
-                self._admit(Entry(copy, path))
+                self._admit(KeptCopy(copy, path))
         self.damaged = tuple(damaged)
         sync(self.folder)
 
-    def _admit(self, entry: Entry) -> None:
+    def _admit(self, entry: KeptCopy) -> None:
         present = self._entries.get(entry.copy.digest)
         if present is not None:
             older, entry = sorted((present, entry), key=lambda e: _age(e.copy))

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import pytest
+
+from tramfl.runtime.loads.passage import Crossing, Passage
+
+MODEL = 360e6
+CHUNK = 8e6
+
+
+def passage(predicted: float = 3.6) -> Passage:
+    return Passage(MODEL, predicted, CHUNK, 0.0)
+
+
+def test_a_whole_transfer_shows_latency_and_bandwidth() -> None:
+    found = passage()
+    for chunk in range(46):
+        found.arrived(min(chunk * CHUNK, MODEL), 0.5 + 0.08 * chunk)
+    shown = found.completed(4.5)
+    assert shown is not None
+    assert shown == pytest.approx((MODEL, 4.5, 4.5 - 0.08 * 45))
+
+
+def test_a_resumed_transfer_shows_the_bandwidth_of_what_had_to_travel() -> None:
+    found = passage()
+    found.arrived(200e6, 1.0)
+    found.arrived(MODEL, 3.0)
+    assert found.completed(3.4) == Crossing(160e6, 2.0, None)
+
+
+def test_a_transfer_that_began_again_shows_its_last_try() -> None:
+    found = passage()
+    for bits, at in ((0.0, 0.1), (80e6, 1.0), (80e6, 9.0), (MODEL, 12.0)):
+        found.arrived(bits, at)
+    assert found.completed(12.1) == Crossing(280e6, 3.0, None)
+
+
+def test_weights_that_were_there_already_show_nothing() -> None:
+    found = passage()
+    found.arrived(MODEL, 0.1)
+    assert found.completed(0.2) is None
+
+
+def test_what_is_left_follows_the_pace_of_the_last_seconds_and_not_that_before() -> None:
+    found = passage()
+    for chunk in range(6):  # 12 % at 100 Mbit/s, and from there on 1 Mbit/s
+        found.arrived(chunk * CHUNK, 0.1 + 0.08 * chunk)
+    assert found.seconds_left(1.0) is None, "too early to say"
+    # No chunk came in the last two seconds: at most one may have been under way.
+    assert found.seconds_left(2.6) == pytest.approx((MODEL - 40e6) / 4e6)
+    found.arrived(48e6, 8.5)
+    assert found.seconds_left(9.0) == pytest.approx((MODEL - 48e6) / 4e6)
+    assert found.given_up(9.0) == Crossing(CHUNK, 2.0, None)
+
+
+def test_a_long_hop_is_watched_over_a_longer_time() -> None:
+    found = passage(predicted=120.0)
+    found.arrived(0.0, 0.0)
+    found.arrived(CHUNK, 3.0)
+    assert found.seconds_left(11.9) is None
+    assert found.seconds_left(12.0) == pytest.approx((MODEL - CHUNK) * 12 / CHUNK)
+
+
+def test_a_broken_connection_shows_the_pace_before_the_silence() -> None:
+    found = passage()
+    for bits, at in ((0.0, 0.0), (80e6, 1.0)):
+        found.arrived(bits, at)
+    assert found.broken() == Crossing(80e6, 1.0, None)
+
+
+def test_a_copy_that_let_a_hop_pass_shows_nothing() -> None:
+    found = passage()
+    found.arrived(0.0, 0.0)
+    found.paused()
+    found.arrived(MODEL, 9.0)
+    assert found.completed(9.1) is None
+    assert found.given_up(9.1) is None
+    assert found.broken() is None
