@@ -19,6 +19,8 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.system_parts import TIED
+from tramfl import references
 from tramfl.cli import main
 
 # The same examples in every run, however slow the machine: a test fails because of a change, never by chance.
@@ -31,14 +33,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts tests in the background has them, and every process they start, ignore interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# `timeout` and CI end tests with this signal: the fixtures end what they started then too, as after an interrupt.
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+
 PATIENCE = 300.0
 """Seconds until a test says that something will not happen; only a machine that hangs takes so long."""
 COMMAND = (sys.executable, "-c", "from tramfl.cli import main; main()")
 
 
 LONGEST = (
-    "chaos/test_quick.py",
     "chaos/test_quick_etcd.py",
+    "runtime/site/test_members.py",
     "runtime/site/test_federation.py",
     "runtime/registers/test_contract.py",
     "reporting/dashboard/test_browser.py",
@@ -121,7 +126,7 @@ def process(tmp_path: Path) -> Iterator[Process]:
         command = COMMAND if code is None else (sys.executable, "-c", code)
         started.append(
             subprocess.Popen(
-                [*command, *map(str, arguments)],
+                [*TIED, *command, *map(str, arguments)],
                 cwd=tmp_path,
                 env={**os.environ, **environment},
                 stdout=subprocess.PIPE,
@@ -137,6 +142,12 @@ def process(tmp_path: Path) -> Iterator[Process]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(each.pid, 9)
         each.communicate()
+
+
+@pytest.fixture(autouse=True)
+def modules_of_the_current_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tramfl node` in this process, as some tests call it, takes no module from there any more: undo that."""
+    monkeypatch.setattr(references, "_places", [Path.cwd])
 
 
 @pytest.fixture

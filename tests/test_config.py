@@ -224,6 +224,7 @@ def test_what_set_changed_is_checked_like_the_rest() -> None:
     [
         (b"seed = = 1", "is not valid TOML: "),
         (b"name = '\xff'", "is not UTF-8 text: "),
+        (b"seed = " + b"[" * 5000 + b"]" * 5000, "is not valid TOML: "),
         (None, ": there is no such file."),
     ],
 )

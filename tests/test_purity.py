@@ -15,7 +15,7 @@ import pytest
 import tramfl
 
 PACKAGE = Path(tramfl.__file__).parent
-PURE = [*(PACKAGE / part for part in ("scheduling", "circulation")), PACKAGE / "record" / "milestones.py"]
+PURE = [*(PACKAGE / part for part in ("scheduling", "circulation", "exchange")), PACKAGE / "record" / "milestones.py"]
 SOURCES = sorted(file for part in PURE for file in (part.rglob("*.py") if part.is_dir() else [part]))
 FINDS_POLICIES_BY_NAME = "policy.py"
 """The one module that may import by name: a policy may live in any installed package."""

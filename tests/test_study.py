@@ -65,7 +65,7 @@ def test_a_comparison_in_python_is_that_of_the_command(tmp_path: Path) -> None:
 
 
 def test_the_public_names_are_there_to_see() -> None:
-    assert {"App", "Comparison", "Data", "Result", "compare", "simulate"} <= set(dir(tramfl))
+    assert dir(tramfl) == sorted(tramfl.__all__)
     for name in tramfl.__all__:
         assert getattr(tramfl, name) is not None
 

@@ -32,4 +32,4 @@ def test_what_cannot_be_installed_is_named_and_fails_only_under_ci(tmp_path: Pat
     environment = {"PATH": str(tmp_path), "CI": ci}
     done = subprocess.run(["/bin/sh", script], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == code
-    assert "chromium etcd-server iproute2;" in done.stderr
+    assert "chromium etcd-server iproute2 prometheus;" in done.stderr

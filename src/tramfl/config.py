@@ -26,6 +26,8 @@ Positive = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 NotNegative = Annotated[float, Meta(ge=0)]
 Whole = Annotated[int, Meta(ge=1)]
 Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+Codec = Literal["float32", "float16", "int8", "int4"]
+ReadOut = Literal["last", "visit", "average"]
 ACCURACY, LOSS = "accuracy", "loss"
 """The metrics that every row has room for."""
 LOWER_IS_BETTER = (LOSS, "mae", "rmse")
@@ -111,6 +113,14 @@ class Cost(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """D_M: bits of a model on its way."""
 
 
+class Transit(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a model is on its way from node to node, and where it is stored."""
+
+    codec: Codec = "float32"
+    """float32 (the weights as they are), or their change since the start of the run in fewer bits: float16, int8 or
+    int4. D_M shrinks accordingly, also where `cost.model_bits` gives the size of a float32 model."""
+
+
 class TrainingSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The network and its optimiser."""
 
@@ -140,6 +150,10 @@ class TrainingSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Scale gradients down to this norm where theirs is larger."""
     label_smoothing: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     """The share of a label's weight in the loss that is spread over all classes."""
+    calibration: Annotated[float, Meta(gt=0, le=1)] | None = None
+    """A share eps: training adds log((1 - eps) p_c + eps / C) to the logit of label c, where p_c is its share of the
+    round's samples, so that a node does not unlearn the labels that it lacks; 1 changes nothing. For cross-entropy
+    where labels are what is balanced; of no effect elsewhere."""
     augmentation: tuple[Literal["flip", "crop"], ...] = ()
     """What happens to a batch of training images: mirrored left to right, shifted by up to an eighth of the side."""
     batch_norm: Literal["normal", "frozen-statistics"] = "normal"
@@ -172,6 +186,10 @@ class Evaluation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Test samples looked at first; the full set confirms a target."""
     test_samples: Whole | None = None
     """Use only this many test samples, for machines where the full set takes too long; all if not given."""
+    readout: ReadOut = "last"
+    """What is tested and delivered: the newest weights (last), the mean of the weights as the node received them and
+    as it left them (visit), or a mean over all that the node has seen pass, the newest most (average). Training goes
+    on from the newest weights. None of them sends anything."""
     metrics: tuple[str, ...] = ()
     """What is measured beside accuracy and loss: f1, auroc, mae, rmse, r2, or names of the app's own metrics."""
 
@@ -210,11 +228,60 @@ class Budget(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return self.direction == "lower"
 
 
+class ExchangeSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How nodes that keep a model each exchange what they trained; docs/methods.md has the equations."""
+
+    rule: str | None = None
+    """fedavg, cyclic, gossip, gossip-async, feddc, pdmm, cmfd, or module:Class; without it one model travels."""
+    local_steps: Whole = 8
+    """K: batches that a node trains between two exchanges."""
+    rate: Positive = 1.0
+    """What `training.learning_rate` is multiplied by: the best rate differs from method to method."""
+    wait_for: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    """The share of the nodes that a round waits for; those that come later drop what they did."""
+    topology: Literal["full", "ring", "matching"] = "full"
+    """gossip, pdmm, cmfd: everybody with everybody, a ring, or pairs that are drawn anew in every round."""
+    server: Literal["node", "beside"] = "node"
+    """fedavg: the server is on node 0, or beside the nodes with links of its own, drawn like theirs."""
+    proximal: NotNegative = 0.0
+    """fedavg: mu_p of FedProx, the pull towards the server's model; 0 is FedAvg."""
+    dual_update: Literal["pdmm", "admm"] = "pdmm"
+    """pdmm: how a dual follows the neighbour's message, at once or by half."""
+    pull: Positive | None = None
+    """pdmm: eta, the pull towards the duals; without it the variance-reduced form, which needs none."""
+    permute_every: Whole = 1
+    """feddc: rounds between two permutations of the models."""
+    average_every: Whole = 10
+    """feddc: rounds between two averages of all models."""
+    matching: Literal["random", "load-aware"] = "random"
+    """feddc: a drawn permutation, or the one whose slowest transfer is as quick as can be."""
+    shared: str = "held-back"
+    """cmfd: the unlabelled set that all nodes see: what they keep aside of their data (held-back), or a data set
+    as in `dataset`, of which the training inputs are taken. Never test samples."""
+    shared_samples: Whole = 100
+    """cmfd: how many samples of it are used."""
+    distil_passes: Whole = 1
+    """cmfd: passes over the shared samples in a round."""
+
+
 class Recording(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How much of a round its row keeps."""
 
     rows: Literal["short", "whole"] = "short"
     """short: rows of more than 50 nodes keep the ten best candidates, and of more than 200 nodes rounded loads."""
+
+
+class Acceptance(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a real site checks before it commits a round, on the samples that it keeps aside."""
+
+    max_loss_ratio: Annotated[float, Meta(ge=1, le=1e9)] = 3.0
+    """Weights are not committed whose loss is not finite, or more than this many times the loss before."""
+    max_change_ratio: Annotated[float, Meta(ge=1, le=1e9)] | None = None
+    """Weights are not committed either whose change (the L2 norm of the difference to the weights before) is above
+    this many times the median of the last changes that the site accepted; not checked where it is not set."""
+    arrivals: bool = False
+    """Whether a site also checks weights that arrive, in both ways, and refuses them: against the last ones that it
+    accepted, as they came, and, for their change, against what it trained from last, for each round since."""
 
 
 class Scenario(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -228,19 +295,42 @@ class Scenario(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """package.module:app, a tramfl.App: the user's own model, data and training; it comes before other keys."""
     policy: str = "load-aware"
     """load-aware, random, time-first, variance-first, tram, express, an installed one, or module:Class."""
+    method: str | None = None
+    """A name that `tramfl methods` lists: sets the keys of that method, where the file does not set them itself."""
     seed: Annotated[int, Meta(ge=0)] = 0
     """The same seed gives the same run, to the last digit of its record."""
     variance_limit: NotNegative = PAPER_VARIANCE_LIMIT
     """V: the largest variance over labels of the samples used so far."""
     wait_seconds: Positive = 1.0
     """H: how long a skipped round waits."""
+    max_samples_per_round: Whole | None = None
+    """The most samples that a round trains, whatever the policy; no limit if not given."""
+    balance: Literal["uniform", "population"] | dict[str, Positive] | None = None
+    """The mix of labels to aim for: uniform (the paper's; so if not given), population (that of all data there is),
+    or a table with a share for each label. V then bounds the variance of the counts relative to the mix."""
+    visit_every_rounds: Whole | None = None
+    """Every site that reports is visited once in this many rounds, even if the policy could do without it."""
+    accept: Acceptance | None = None
+    """Checks of real sites before they commit a round; none if not given. Simulations do not check."""
     partition: Partition = field(default_factory=Partition)
+    exchange: ExchangeSettings | None = None
     loads: LoadModel = field(default_factory=LoadModel)
     cost: Cost = field(default_factory=Cost)
+    transit: Transit = field(default_factory=Transit)
     training: TrainingSettings = field(default_factory=TrainingSettings)
     evaluation: Evaluation = field(default_factory=Evaluation)
     budget: Budget = field(default_factory=Budget)
     record: Recording = field(default_factory=Recording)
+
+    @property
+    def keeps_models(self) -> bool:
+        """Whether every node keeps a model; otherwise one model travels."""
+        return self.exchange is not None and self.exchange.rule is not None
+
+    @property
+    def method_name(self) -> str:
+        """What tables and folders call the run by: its method, or its policy where it has no other."""
+        return self.policy if self.method is None else self.method
 
 
 S = TypeVar("S", bound=Struct)
@@ -258,6 +348,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise BadInput(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}.") from None
     except tomllib.TOMLDecodeError as error:
         raise BadInput(f"{path} is not valid TOML: {error}.") from None
+    except RecursionError:
+        raise BadInput(f"{path} is not valid TOML: its tables or lists are nested too deeply.") from None
 
 
 def settings_from(table: dict[str, Any], kind: type[S], source: str) -> S:

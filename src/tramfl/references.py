@@ -11,6 +11,17 @@ from typing import Any
 
 from tramfl.notation import BadInput
 
+_places: list[Callable[[], Path]] = [Path.cwd]
+"""Where modules are looked for behind the installed ones."""
+
+
+def look_only_in(folder: Path | None) -> None:
+    """From now on take the user's modules from installed packages and from `folder`, not from the current folder.
+
+    A site calls this function: the folder that a service is started in may be writable by others.
+    """
+    _places[:] = [] if folder is None else [lambda: folder]
+
 
 def is_reference(text: str) -> bool:
     """Whether `text` is written as `package.module:attribute`."""
@@ -23,10 +34,10 @@ def referred(text: str, key: str) -> Any:
     if not is_reference(text):
         raise BadInput(f"{key} = {text!r}: write the user's own object as package.module:attribute.")
     module_name, _, attribute = text.partition(":")
-    # A file in the current folder can be named although an installed command does not look there.
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)
+    # Behind the installed modules, so that no file there can take the place of one of them.
+    for place in _places:
+        if (folder := str(place())) not in sys.path:
+            sys.path.append(folder)
     try:
         found: Any = importlib.import_module(module_name)
     except ImportError as error:

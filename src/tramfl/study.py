@@ -15,11 +15,11 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import Progress
 
 from tramfl.config import Scenario, as_table, settings_from, with_value
+from tramfl.methods import Method, method_named, policy_method, with_method
 from tramfl.notation import BadInput
 from tramfl.record import Resolved, Summary
 from tramfl.reporting import (
@@ -35,7 +35,6 @@ from tramfl.reporting import (
 from tramfl.reporting.figures import curve_svg
 from tramfl.reporting.measures import Measure, in_order_of_difficulty, percent
 from tramfl.reporting.summary import cell_text, seconds
-from tramfl.scheduling.policy import policy_named
 from tramfl.simulation.api import Result, data_frame
 from tramfl.simulation.grid import cells, finished, play_all, seeds_from, variants
 from tramfl.simulation.play import Request
@@ -113,13 +112,15 @@ class Comparison:
         names = list(dict.fromkeys((time.scenario, time.policy) for time in times))
         rows = [[*name, *(found.get((*name, aim), "") for aim in aims)] for name in names]
         headings = ["scenario", "policy", *(f"seconds to {aim}" for aim in aims)]
-        return f"<p>{escape(self.verdict)}</p>{_table(headings, rows)}{curve_svg(self.runs)}"
+        table = _table(headings, rows) if rows else ""
+        return f"<p>{escape(self.verdict)}</p>{table}{curve_svg(self.runs)}"
 
 
 def compare(
     scenarios: str | Path | Scenario | Sequence[str | Path | Scenario] = DEFAULT,
     *,
     policies: Sequence[str] = PAPER_POLICIES,
+    methods: Sequence[str] | None = None,
     seeds: int | str | Iterable[int] = 3,
     grid: Mapping[str, Sequence[Any]] | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -130,27 +131,27 @@ def compare(
     overwrite: bool = False,
     data_dir: str | Path | None = None,
 ) -> Comparison:
-    """Race policies on the same scenarios, seeds and loads, in processes of their own; `tramfl compare` in Python.
+    """Race methods on the same scenarios, seeds and loads, in processes of their own; `tramfl compare` in Python.
 
+    `methods` are names that `tramfl methods` lists, and come in place of `policies`.
     `seeds` is how many, a text such as "10-19", or the seeds. `grid` varies keys of the scenario: every combination
     of `{"variance_limit": [50, 200]}` is played. With `out` the runs are kept there and a second call goes on where
     the first stopped; without, they lie in a temporary folder.
     """
     wanted = [scenarios] if isinstance(scenarios, str | Path | Scenario) else list(scenarios)
-    found = [s if isinstance(s, Scenario) else scenario_from(str(s)) for s in wanted]
+    raced = _raced(policies, methods)
+    bases = [s if isinstance(s, Scenario) else scenario_from(str(s)) for s in wanted]
+    found = [with_method(base, method) for base in bases for method in raced]
     changes = {**(settings or {}), **({} if rounds is None else {"budget.rounds": rounds})}
     found = [_changed(scenario, changes) for scenario in found]
     found = [variant for scenario in found for variant in variants(scenario, grid)] if grid else found
-    names = [policies] if isinstance(policies, str) else list(policies)
-    for name in names:
-        policy_named(name)
-    if len({scenario.name for scenario in found}) < len(found) or len(set(names)) < len(names) or not names:
-        raise BadInput("name every scenario and every policy once.")
+    if len({(scenario.name, scenario.method_name) for scenario in found}) < len(found) or not found:
+        raise BadInput("name every scenario and every policy or method once.")
     folder = Path(out) if out is not None else Path(mkdtemp(prefix="tramfl-"))
     chosen = seeds_from(str(seeds)) if isinstance(seeds, int | str) else tuple(seeds)
     place = Path(data_dir) if data_dir is not None else None
     template = Request(scenario=found[0], train=train, overwrite=overwrite, data_dir=place)
-    requests = cells(found, names, chosen, folder, template)
+    requests = cells(found, chosen, folder, template)
     todo = [request for request in requests if finished(request) is None]
     with Progress(console=(console := Console(stderr=True)), disable=not console.is_jupyter) as bar:
         task = bar.add_task("runs", total=len(todo))
@@ -159,6 +160,12 @@ def compare(
             if summary.status == "interrupted":
                 raise KeyboardInterrupt(f"interrupted; {folder} can be resumed")
     return Comparison(tuple(load_runs(r.out for r in requests if r.out is not None)), folder)
+
+
+def _raced(policies: Sequence[str], methods: Sequence[str] | None) -> list[Method]:
+    """What is raced: the methods, or the policies where none are given."""
+    given, named = (policies, policy_method) if methods is None else (methods, method_named)
+    return [named(name) for name in ([given] if isinstance(given, str) else given)]
 
 
 def _changed(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
@@ -192,7 +199,7 @@ def result_html(result: Result) -> str:
 def _as_run(result: Result) -> Run:
     """A result as reports and figures take it."""
     resolved = Resolved(labels=result.labels, held=result.held, cost=result.summary.cost)
-    settings = replace(result.scenario, policy=result.summary.policy)
+    settings = result.scenario
     return Run(result.folder or Path(), settings, resolved, result.rows, result.summary)
 
 

@@ -6,7 +6,8 @@
 3. the ledger is the sum of the rows, and the rows are what the sites' logs say was trained;
 4. nothing of an older epoch comes after a newer one: that, too, shows in what follows from what;
 5. the run gets on: that is what the tests wait for;
-6. a paused or stopped run commits one round at most, and a stopped run stays stopped.
+6. a paused or stopped run commits one round at most, and a stopped run stays stopped;
+10. no site trains on with more than `unsafe_rounds` rounds that lie at it alone while another site reports.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from tramfl.circulation.changes import Commit, HandOver, MarkSafe, Resign, SetStatus, TakeOver
+from tramfl.circulation.changes import Commit, HandOver, MarkSafe, Resign, RollBack, SetStatus, TakeOver
 from tramfl.circulation.custody import Record, Versioned
+from tramfl.circulation.phases import Limits
 from tramfl.record import Row
 from tramfl.runtime.weights.store import file_digest
 
@@ -38,7 +40,7 @@ def check_history(history: Sequence[Versioned]) -> None:
     for a, b in pairwise(v.record for v in history):
         assert b.epoch >= a.epoch
         assert b.epoch > a.epoch or b.round >= a.round
-        assert b.safe.round >= a.safe.round
+        assert b.safe.round >= a.safe.round or b.safe in a.kept
         assert b.round >= b.safe.round
     check_rest([v.record for v in history])
 
@@ -77,6 +79,8 @@ def what_changed(a: Record, b: Record) -> Iterator[str]:
         yield "resign"
     if _is_commit(a, b, holder):
         yield "commit"
+    if b == RollBack(a.epoch, b.round).applied(a, holder):
+        yield "roll back"
 
 
 def _is_commit(a: Record, b: Record, holder: int) -> bool:
@@ -106,8 +110,12 @@ def check_rows(record: Record, rows: Sequence[Row], history: Sequence[Versioned]
     for before, after in pairwise(rows):
         assert after.used == tuple(np.add(before.used, after.samples).tolist()), after
         assert after.epoch >= before.epoch
-    made = {(r.epoch, r.round, r.ledger.used) for r in commits(history)}
-    assert {(row.epoch, row.round, row.used) for row in rows} <= made
+    made = {(r.epoch, r.round, r.ledger.used): r for r in commits(history)}
+    for row in rows:
+        record = made[row.epoch, row.round, row.used]
+        others = any(flops is not None for node, flops in enumerate(row.loads.flops) if node != row.holder)
+        if row.node == row.holder and others:
+            assert record.unsafe_rounds <= Limits().unsafe_rounds, record
 
 
 def check_logs(run: str, history: Sequence[Versioned], events: Iterable[dict[str, Any]], killed: int) -> None:

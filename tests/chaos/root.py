@@ -8,6 +8,7 @@ import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -24,7 +25,8 @@ def require_root(what: str) -> None:
     pytest.skip(reason)
 
 
-def _run(*words: str) -> None:
+def run_as_root(*words: str) -> None:
+    """Run a command that must succeed."""
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
 
@@ -65,13 +67,13 @@ def small_disks() -> Iterator[list[SmallDisk]]:
         yield disks
     finally:
         for disk in disks:
-            _run("umount", "--lazy", str(disk.place))
+            run_as_root("umount", "--lazy", str(disk.place))
 
 
 def mounted(place: Path, megabytes: int) -> SmallDisk:
     """A small disk in place of a folder."""
     place.mkdir(parents=True, exist_ok=True)
-    _run("mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(place))
+    run_as_root("mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(place))
     return SmallDisk(place)
 
 
@@ -101,7 +103,7 @@ class Network:
         """The words before a command that is to run at a host."""
         return "ip", "netns", "exec", self._host(host)
 
-    def __enter__(self) -> Network:
+    def __enter__(self) -> Self:
         require("ip")
         require_root("make network namespaces")
         try:
@@ -116,20 +118,26 @@ class Network:
 
     def _build(self) -> None:
         for switch in self._switches:
-            _run("ip", "link", "add", switch, "type", "bridge")
-            _run("ip", "link", "set", switch, "up")
-        _run("ip", "address", "add", self._own, "dev", self._switches[0])
+            run_as_root("ip", "link", "add", switch, "type", "bridge")
+            run_as_root("ip", "link", "set", switch, "up")
+        run_as_root("ip", "address", "add", self._own, "dev", self._switches[0])
         for host, address in enumerate(self.addresses):
             name, cable = self._host(host), self._cable(host)
-            _run("ip", "netns", "add", name)
-            _run("ip", "link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", name)
-            _run("ip", "link", "set", cable, "master", self._switches[0], "up")
+            run_as_root("ip", "netns", "add", name)
+            self._connect(host)
+            run_as_root("ip", "link", "set", cable, "master", self._switches[0], "up")
             for words in (
                 ("address", "add", f"{address}/24", "dev", "eth0"),
                 ("link", "set", "eth0", "up"),
                 ("link", "set", "lo", "up"),
             ):
-                _run("ip", "-n", name, *words)
+                run_as_root("ip", "-n", name, *words)
+
+    def _connect(self, host: int) -> None:
+        """Make a cable: one end in the host, the other one here."""
+        run_as_root(
+            "ip", "link", "add", self._cable(host), "type", "veth", "peer", "name", "eth0", "netns", self._host(host)
+        )
 
     def _remove(self) -> None:
         for host in range(len(self.addresses)):
@@ -141,13 +149,13 @@ class Network:
     def part(self, *hosts: int) -> None:
         """Put these hosts on the other switch: they reach each other and nobody else."""
         for host in hosts:
-            _run("ip", "link", "set", self._cable(host), "master", self._switches[1])
+            run_as_root("ip", "link", "set", self._cable(host), "master", self._switches[1])
 
     def cut(self, host: int) -> None:
         """Put a host on no switch at all."""
-        _run("ip", "link", "set", self._cable(host), "nomaster")
+        run_as_root("ip", "link", "set", self._cable(host), "nomaster")
 
     def heal(self) -> None:
         """Everybody is on one switch again."""
         for host in range(len(self.addresses)):
-            _run("ip", "link", "set", self._cable(host), "master", self._switches[0])
+            run_as_root("ip", "link", "set", self._cable(host), "master", self._switches[0])

@@ -196,8 +196,7 @@ class Scene:
         if names:
             self.federation.start(*names)
             self.federation.ready(*names)
-        wanted = {self.names.index(name) for name in names}
-        self.wait("leases", lambda: wanted <= self.witness.alive())
+        self.wait("leases", lambda: set(names) <= self.witness.alive())
 
     # Evidence.
 

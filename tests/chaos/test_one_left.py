@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from tests.runtime.federations import LocalFederation
+from tests.runtime.site.test_frozen import SCENARIO as TUNED_RUN
+from tests.runtime.site.test_frozen import TUNED
 from tramfl.config import Budget
 from tramfl.notation import BadInput
 from tramfl.simulation.scenarios import scenario_named
@@ -43,6 +46,23 @@ def test_sites_that_would_not_train_the_same_do_not_begin(tmp_path: Path) -> Non
         file.write_text(file.read_text().replace("learning_rate = 0.05", "learning_rate = 0.06"))
         federation.start()
         federation.ready()
-        with pytest.raises(BadInput, match=r"site c differs from . in the \[run\] table"):
+        with pytest.raises(BadInput, match=r"training\.learning_rate is .* one federation\.toml"):
             federation.order("start", "run")
         assert federation.status().record is None
+
+
+def test_sites_with_other_frozen_weights_do_not_begin(tmp_path: Path) -> None:
+    (tmp_path / "tuned_module.py").write_text(TUNED)
+    with LocalFederation(tmp_path / "f", TUNED_RUN, 2, environment={"PYTHONPATH": str(tmp_path)}) as federation:
+        file = federation.site_folder("b") / "site.toml"
+        file.write_text(file.read_text() + 'app = "tuned_module:other"\n')
+        federation.start()
+        federation.ready()
+        federation.wait("sentence about the frozen weights", lambda: is_refused_for_them(federation))
+
+
+def is_refused_for_them(federation: LocalFederation) -> bool:
+    """Whether a start with both sites is refused for their frozen weights; a busy site may first be called away."""
+    with pytest.raises(BadInput) as refused:
+        federation.start_with(2, "run")
+    return re.search("site . differs from . in the frozen weights of its model", str(refused.value)) is not None

@@ -1,4 +1,4 @@
-"""The quick part of the faults, in `make test`: several faults in a row, with etcd."""
+"""The quick part of the faults, with etcd, in `make test`; runtime/site/test_members.py has SQLite."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_a_holder_that_was_stopped_and_continues_changes_nothing(chaos: Scene, p
 def test_when_every_copy_is_away_the_run_waits_and_loses_nothing(chaos: Scene) -> None:
     chaos.begin()
     before = killed_with_every_copy(chaos)
-    gone = {*before.weights.copies, *before.safe.copies}
+    gone = {chaos.names[node] for node in (*before.weights.copies, *before.safe.copies)}
     chaos.wait("lapse of both leases", lambda: not chaos.witness.alive() & gone)
     assert chaos.record() == before
     chaos.check_disks()

@@ -22,10 +22,10 @@ import msgspec
 
 from tests.runtime.etcd import EtcdCluster
 from tramfl.circulation.custody import Record, Versioned
-from tramfl.notation import NodeId
 from tramfl.record import Row
 from tramfl.runtime.registers.contract import Register, Silent, Standing
 from tramfl.runtime.registers.opening import open_register
+from tramfl.runtime.registers.records import record_from, round_content
 from tramfl.runtime.settings import read_federation
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class Witness:
             self._keep_history()
 
     async def _opened(self) -> Register:
-        return open_register(self._file, len(self._file.names))
+        return open_register(self._file, "witness")
 
     def __enter__(self) -> Witness:
         return self
@@ -69,19 +69,20 @@ class Witness:
         standing = self.standing()
         return standing.versioned.record if standing is not None and standing.versioned is not None else None
 
-    def alive(self) -> frozenset[NodeId]:
+    def alive(self) -> frozenset[str]:
         """Who has a lease, as far as the register answers."""
         standing = self.standing()
         return standing.alive if standing is not None else frozenset()
 
     def rows(self, run: str, last: int, first: int = 1) -> list[Row]:
         """The rows that the register keeps of a run's rounds."""
-        lines = self._run(self._register.rows(run, first, last))
+        lines = [round_content(row) for row in self._run(self._register.rows(run, first, last))]
         return [msgspec.json.decode(line, type=Row) for line in lines]
 
     def accuracies(self, run: str, first: int, last: int) -> dict[int, float]:
         """Rounds and the test accuracies noted of them."""
-        notes = self._run(self._register.notes(run, first, last))
+        kept = self._run(self._register.notes(run, first, last))
+        notes = {round_: round_content(note) for round_, note in kept.items()}
         found = {round_: json.loads(note)["scores"]["test_accuracy"] for round_, note in notes.items()}
         return {round_: accuracy for round_, accuracy in found.items() if accuracy is not None}
 
@@ -110,7 +111,7 @@ class Witness:
     def _sqlite_history(self) -> Iterator[Versioned]:
         with self._database() as database:
             for revision, content in database.execute("SELECT revision, content FROM history ORDER BY rowid"):
-                yield Versioned(msgspec.msgpack.decode(content, type=Record), revision)
+                yield Versioned(record_from(content, "the history", revision), revision)
 
     # etcd.
 
@@ -130,7 +131,7 @@ class Witness:
             for line in answers.iter_lines():
                 for event in json.loads(line)["result"].get("events", ()):
                     kv = event["kv"]
-                    record = msgspec.msgpack.decode(base64.b64decode(kv["value"]), type=Record)
-                    yield Versioned(record, int(kv["mod_revision"]))
-                    if int(kv["mod_revision"]) >= newest:
+                    revision = int(kv["mod_revision"])
+                    yield Versioned(record_from(base64.b64decode(kv["value"]), "the history", revision), revision)
+                    if revision >= newest:
                         return

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Cli
+from tramfl.runtime.operator.ports import free_ports
 from tramfl.runtime.settings import read_federation, read_site
 from tramfl.runtime.transport.certificates import Authority, describe, key_fits, unfit
 
@@ -22,13 +23,11 @@ def fits(folder: Path, name: str, *hosts: str) -> bool:
     return unfit(pems[0], pems[1], pems[2], name, hosts) == []
 
 
-def test_a_new_site_gets_a_folder_that_works_once_the_lines_told_are_added(cli: Cli, fed: Path) -> None:
+def test_a_new_site_gets_a_folder_that_works_where_its_address_is_given(cli: Cli, fed: Path) -> None:
     before = (fed / "federation.toml").read_bytes()
-    added = cli("cert", "issue", "fed", "c", "--address", "192.0.2.9:7400", "--format", "json").data["add"]
+    assert cli("cert", "issue", "fed", "c", "--address", "192.0.2.9:7400").code == 0
     assert (fed / "federation.toml").read_bytes() == before
     assert fits(fed, "c", "192.0.2.9")
-    with (fed / "sites/c/federation.toml").open("a") as file:
-        file.write(added)
     assert read_site(fed / "sites/c/site.toml").address == "192.0.2.9:7400"
 
 
@@ -219,3 +218,49 @@ def test_show_refuses_what_is_no_certificate(cli: Cli, tmp_path: Path) -> None:
     cli("cert", "show", "empty").refused("no certificates")
     cli("cert", "show", "site.crt").refused("site.crt is no certificate")
     cli("cert", "show", "missing.crt").refused("missing.crt", "No such file")
+
+
+def test_the_authority_of_etcd_beside_ours_is_no_problem(cli: Cli, tmp_path: Path) -> None:
+    cli("init", "other", "--sites", "x")
+    (tmp_path / "etcd.password").write_text("secret")
+    words = ("--endpoints", "https://e:2379", "--etcd-ca", "other/ca.crt", "--etcd-user", "t")
+    cli("init", "fed", "--sites", "a,b", "--register", "etcd", *words, "--etcd-password", "etcd.password")
+    assert "did not issue" not in cli("cert", "show", "fed").out
+
+
+@pytest.fixture
+def near(cli: Cli, tmp_path: Path) -> Path:
+    """A federation of two sites on this machine, none of which runs."""
+    addresses = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))
+    assert cli("init", "near", "--sites", "a,b", "--addresses", addresses).code == 0
+    return tmp_path / "near"
+
+
+def test_a_certificate_that_is_revoked_while_no_site_answers_is_shown_as_revoked(cli: Cli, near: Path) -> None:
+    unknown = cli("cert", "revoke", "nobody", "--federation", "near/federation.toml")
+    assert (unknown.code, "no certificate was issued to 'nobody' here" in unknown.err) == (2, True)
+    done = cli("cert", "revoke", "b", "--federation", "near/federation.toml")
+    assert (done.code, "no site answers, so no site knows yet that 'b' is revoked" in done.err) == (2, True)
+    shown = cli("cert", "show", "near")
+    assert (shown.code, "near/sites/b/site.crt: It was revoked on" in shown.out) == (1, True)
+    assert "near/sites/a/site.crt: It was revoked" not in shown.out
+    assert "add --new-key" in cli("cert", "renew", "near", "b").err
+    assert cli("cert", "renew", "near", "b", "--new-key").code == 0
+    assert cli("cert", "show", "near").code == 0
+    (near / "ca.key").unlink()
+    assert "ca.key cannot be read" in cli("cert", "revoke", "b", "--federation", "near/federation.toml").err
+
+
+def test_a_rotation_names_the_files_to_copy_and_ends_once_all_are_renewed(cli: Cli, near: Path) -> None:
+    begun = cli("cert", "rotate", "near")
+    assert "near/sites/a/ca.crt" in begun.out
+    assert "tramfl cert rotate near --finish" in begun.out
+    assert cli("cert", "show", "near").code == 0
+    early = cli("cert", "rotate", "near", "--finish")
+    assert (early.code, "renew operator, a, b first" in early.err) == (2, True)
+    assert cli("cert", "renew", "near", "--all").code == 0
+    done = cli("cert", "rotate", "near", "--finish", "--format", "json").data
+    assert done == {"finished": True, "copy": ["near/sites/a/ca.crt", "near/sites/b/ca.crt"]}
+    assert (near / "past-authorities.crt").exists()
+    assert cli("cert", "show", "near").code == 0
+    assert "no rotation is under way" in cli("cert", "rotate", "near", "--finish").err

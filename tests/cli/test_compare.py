@@ -172,6 +172,15 @@ def test_an_interrupted_grid_stops_at_once_and_goes_on_to_the_same_rows(
     assert first.read_bytes() == (tmp_path / "whole/rounds.jsonl").read_bytes()
 
 
+def test_the_runs_of_a_grid_that_is_killed_end_after_the_round_in_hand(process: Process, tmp_path: Path) -> None:
+    running = process(*GRID, "--no-training", "--rounds", "10000000")
+    first = folder(tmp_path, CELLS[0])
+    wait_for_rows(first, 1)
+    os.kill(running.pid, signal.SIGKILL)
+    assert ended(running).code == -signal.SIGKILL, "its pipes close once the runs have ended too"
+    assert json.loads((first / "summary.json").read_text())["status"] == "interrupted"
+
+
 def test_a_worker_that_is_killed_fails_the_grid_in_one_sentence(process: Process, tmp_path: Path) -> None:
     code = """
 import os, sys

@@ -55,7 +55,8 @@ def test_without_a_command_it_prints_its_help_and_counts_as_bad_usage(cli: Cli) 
         (["run", "--format", "xml"], ["--format", "'text', 'json'"]),
         (["plan"], ["FILE.toml", "tramfl plan --help"]),
         (["scenarios", "show"], ["NAME"]),
-        (["reproduce", "--dataset", "digits"], ["--dataset", "'mnist', 'cifar10'"]),
+        (["reproduce", "--dataset", "imagenet"], ["--dataset", "'mnist', 'cifar10'"]),
+        (["reproduce", "--dataset", "digits"], ["no figures for digits", "--methods"]),
     ],
 )
 def test_bad_usage_is_one_sentence_and_exit_code_2(cli: Cli, arguments: list[str], words: list[str]) -> None:

@@ -74,7 +74,8 @@ def test_another_address_comes_with_a_token(run: Path, process: Process) -> None
         (["nowhere"], ["nowhere", "no such folder", "--out nowhere"]),
         (["."], ["holds 1 run(s)", "name one of them", "run"]),
         (["empty"], ["empty holds no run", "config.toml"]),
-        (["run", "--token", "short"], ["at least 8 characters", "--token"]),
+        (["run", "--token-file", "short"], ["at least 8 characters", "--token-file"]),
+        (["run", "--token-file", "none"], ["--token-file none", "No such file"]),
         (["run", "--host", "a..b"], ["--host a..b", "no such address"]),
         (["run", "--port", "70000"], ["--port", "65535"]),
         ([], ["DIR"]),
@@ -84,6 +85,7 @@ def test_bad_input_is_one_sentence(
     cli: Cli, run: Path, tmp_path: Path, arguments: list[str], words: list[str]
 ) -> None:
     (tmp_path / "empty").mkdir()
+    (tmp_path / "short").write_text("seven77\n")
     cli("watch", *arguments).refused(*words)
 
 

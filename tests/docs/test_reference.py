@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from scripts.docs import check_site, commands, settings
 from tramfl.config import Scenario
+from tramfl.explanations import explanations
 
 
 @pytest.mark.parametrize("kind", [kind for _, _, kind in settings.FILES], ids=lambda kind: kind.__name__)
@@ -21,7 +22,7 @@ def test_the_reference_of_settings_has_type_limits_default_and_meaning_of_a_key(
     _, key, meaning, kind, default, _ = map(str.strip, row.split("|"))
     assert (key, kind, default) == ("`partition.validation_share`", "number ≥ 0, < 1", "`0.1`")
     assert meaning.endswith(".")
-    assert settings.explanations(Scenario)["budget"].startswith("When a run ends")
+    assert explanations(Scenario)["budget"].startswith("When a run ends")
 
 
 def test_the_reference_of_commands_has_every_command_and_no_hidden_option() -> None:

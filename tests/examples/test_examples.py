@@ -114,12 +114,11 @@ def test_three_hospitals_train_in_simulation_and_as_real_sites_with_the_same_app
 ) -> None:
     place, study = EXAMPLES / "hospitals", EXAMPLES / "hospitals" / "study.toml"
     monkeypatch.syspath_prepend(str(place))
-    monkeypatch.setenv("PYTHONPATH", str(place))  # of the process that trains
     simulated = cli("run", study, "--app", "wards:app", "--out", "simulated")
     assert "accuracy 90 %: first reached after" in simulated.out, simulated
     assert cli("init", "f", "--sites", "north,south,west", "--scenario", study).code == 0
     site = tmp_path / "f" / "sites" / "west" / "site.toml"
-    site.write_text(site.read_text() + 'app = "wards:app"\n')
+    site.write_text(site.read_text() + f'app = "wards:app"\napp_folder = "{place}"\n')
     found = cli("preflight", site, "--format", "json").data
     (model,) = (f for f in found["findings"] if f["check"] == "model and data")
     # All of this hospital's records but those it keeps aside: 180, 30 and 110.

@@ -16,8 +16,11 @@ from tramfl.cli import (
     blackbox,
     cert,
     compare,
+    etcd,
     faults,
     init,
+    members,
+    methods,
     node,
     orders,
     plan,
@@ -67,6 +70,7 @@ app.command("run")(run.run)
 app.command("compare")(compare.compare)
 app.command("reproduce")(reproduce.reproduce)
 app.command("plan")(plan.plan)
+app.command("methods")(methods.methods)
 app.add_typer(scenarios.app, name="scenarios")
 app.command("watch")(watch.watch)
 app.command("report")(report.report)
@@ -75,6 +79,7 @@ app.command("figures")(report.figures)
 app.command("faults")(faults.faults)
 app.command("init")(init.init)
 app.add_typer(cert.app, name="cert")
+app.add_typer(etcd.app, name="etcd")
 app.command("preflight")(preflight.preflight)
 app.command("node")(node.node)
 app.command("up")(up.up)
@@ -83,6 +88,11 @@ app.command("status")(status.status)
 app.command("pause")(orders.pause)
 app.command("resume")(orders.resume)
 app.command("stop")(orders.stop)
+app.command("drain")(orders.drain)
+app.command("undrain")(orders.undrain)
+app.command("repair")(orders.repair)
+app.command("rollback")(orders.rollback)
+app.command("members")(members.members)
 app.command("pull")(pull.pull)
 app.command("blackbox")(blackbox.blackbox)
 

@@ -1,4 +1,4 @@
-"""`tramfl cert`: issue, renew and show the certificates of a federation."""
+"""`tramfl cert`: issue, renew, rotate, revoke and show the certificates of a federation."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from tramfl.cli.federations import FEDERATION_FILE, operator, run
+from tramfl.cli.members import FileOption
 from tramfl.cli.options import Format, FormatOption
 from tramfl.notation import BadInput
 from tramfl.runtime.settings import OPERATOR
@@ -17,7 +19,7 @@ from tramfl.runtime.settings import OPERATOR
 if TYPE_CHECKING:
     from tramfl.runtime.operator.certifying import CertificateFile
 
-app = typer.Typer(help="Issue, renew and show the certificates of a federation.", no_args_is_help=True)
+app = typer.Typer(help="Issue, renew, rotate, revoke and show certificates of a federation.", no_args_is_help=True)
 
 SOON_DAYS = 30
 """Time to renew."""
@@ -39,9 +41,9 @@ def issue(
     days: DaysOption = 365,
     format_: FormatOption = Format.text,
 ) -> None:
-    """Make the folder of one more site, and print what to add to federation.toml.
+    """Make the folder of one more site, and print what to do with it.
 
-    The file itself is left alone: it has to change at every site, and a run under way has counted its sites.
+    The site is in the federation.toml of its own folder; the files of the other sites stay as they are.
     """
     from tramfl.runtime.operator import certifying
 
@@ -53,10 +55,8 @@ def issue(
     if issued.missing:
         print(f"Put there too what [register] in federation.toml names and {folder} does not have:", *issued.missing)
     if issued.add:
-        print(
-            "Before the next run, add these lines to federation.toml, here and at every site "
-            f"(and count the new one in [run.partition], unless sites bring data of their own):\n\n{issued.add}"
-        )
+        print(f"Make it a member of the run with: tramfl members add {name} {issued.address or 'HOST:PORT'}")
+        print(f"Before the first run, add these lines to every federation.toml instead:\n\n{issued.add}")
 
 
 @app.command()
@@ -85,6 +85,54 @@ def renew(
     print(f"Renewed for {days} days: {', '.join(wanted)}.")
     if copy:
         print("Copy to its site, in place of the old; it counts from the next connection on:", *copy, sep="\n  ")
+
+
+@app.command()
+def rotate(
+    folder: FolderArgument,
+    finish: Annotated[
+        bool, typer.Option("--finish", help="Trust the new authority alone, and delete the old one.")
+    ] = False,
+    format_: FormatOption = Format.text,
+) -> None:
+    """Put a new authority in the place of the old one, while the run goes on and no site is restarted.
+
+    First both are trusted. Then renew every certificate (tramfl cert renew DIR --all), and copy each to its site.
+    With --finish the old authority is dropped.
+    """
+    from tramfl.runtime.operator import certifying
+
+    done = certifying.finish_rotation(folder) if finish else certifying.begin_rotation(folder)
+    copy = [str(path) for path in done]
+    if format_ is Format.json:
+        print(json.dumps({"finished": finish, "copy": copy}, indent=2))
+        return
+    print("Copy to its site, in place of the old; it counts after a second:", *copy, sep="\n  ")
+    if finish:
+        print("The old authority is deleted here; its certificates are refused where the new ca.crt is.")
+    else:
+        print(f"Once every site has it: tramfl cert renew {folder} --all, and copy each site.crt to its site.")
+        print(f"At last: tramfl cert rotate {folder} --finish")
+
+
+@app.command()
+def revoke(
+    name: Annotated[str, typer.Argument(metavar="NAME", help=f"A site, or {OPERATOR!r} for your own certificate.")],
+    file: FileOption = FEDERATION_FILE,
+    format_: FormatOption = Format.text,
+) -> None:
+    """Have every site refuse the certificates that were issued to NAME until now, open connections included.
+
+    Sites that answer refuse them at once, others as soon as they read the register. Needs ca.key beside FILE.
+    """
+    from tramfl.runtime.operator import certifying
+
+    async def work() -> str:
+        async with operator(file, insecure=False) as hand:
+            return await certifying.revoke(hand, file.absolute().parent, name)
+
+    message = run(work)
+    print(json.dumps({"done": True, "message": message}) if format_ is Format.json else message)
 
 
 @app.command()

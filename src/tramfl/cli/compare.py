@@ -1,4 +1,4 @@
-"""`tramfl compare`: several policies on the same scenarios and seeds, in parallel."""
+"""`tramfl compare`: several methods on the same scenarios and seeds, in parallel."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from tramfl.cli.progress import GridProgress
 from tramfl.cli.report import print_times, write_report
 from tramfl.cli.run import ROUNDS_WITHOUT_TRAINING
 from tramfl.cli.warn import warn_in_one_line
+from tramfl.methods import Method, method_named, policy_method
 from tramfl.notation import BadInput
 from tramfl.record import write_atomically
 from tramfl.reporting import as_data, differences, load_runs, times_to_target, verdict
 from tramfl.reporting.regimes import Ratios, as_rows, as_svg, regime_table, time_ratios
-from tramfl.scheduling.policy import policy_named
 from tramfl.simulation.grid import cells, finished, play_all, play_on_ray, seeds_from, variants
 from tramfl.simulation.play import Request
 from tramfl.simulation.regimes import in_every_regime
@@ -55,7 +55,13 @@ def compare(
     scenarios: Annotated[
         list[str] | None, typer.Argument(metavar="SCENARIO...", help=f"Scenarios or files (default: {DEFAULT}).")
     ] = None,
-    policies: Annotated[str, typer.Option(help="Policies, by name, with commas between.")] = PAPER_POLICIES,
+    policies: Annotated[
+        str | None, typer.Option(help=f"Policies, by name, with commas between (default: {PAPER_POLICIES}).")
+    ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(help="In place of --policies: names that tramfl methods lists."),
+    ] = None,
     seeds: SeedsOption = "3",
     grid: Annotated[
         list[str] | None,
@@ -78,35 +84,47 @@ def compare(
     format: FormatOption = Format.text,
     quiet: QuietOption = False,
 ) -> None:
-    """Race policies on the same scenarios, seeds and loads: which one reaches the target in the least virtual time?
+    """Race methods on the same scenarios, seeds and loads: which one reaches the target in the least virtual time?
 
     Called again, it goes on where it stopped. The page has every run that is in the folder.
     """
     keys = {"budget__rounds": rounds, "budget__targets": targets_from(target)}
-    found = [scenario_of(name, set_, **keys) for name in scenarios or [DEFAULT]]
+    raced = _raced(policies, methods)
+    wanted = scenarios or [DEFAULT]
+    found = [scenario_of(name, set_, method, **keys) for name in wanted for method in raced]
     axes = axes_from(grid or [])
     found = [variant for scenario in found for variant in variants(scenario, axes)] if axes else found
     found = [variant for scenario in found for variant in in_every_regime(scenario)] if regimes else found
     if no_training:
         found = [limited(scenario, ROUNDS_WITHOUT_TRAINING) for scenario in found]
-    for key, option in (("seed", "--seeds"), ("policy", "--policies")):
+    for key, option in (("seed", "--seeds"), ("policy", "--policies"), ("method", "--methods")):
         for where, assignments in (("--set", set_), ("--grid", grid)):
             if any(assignment.partition("=")[0].strip() == key for assignment in assignments or ()):
                 raise BadInput(f"{where} {key}: compare plays several; say which with {option}.")
-    names = [name.strip() for name in policies.split(",") if name.strip()]
-    for name in names:
-        policy_named(name)
-    if len({scenario.name for scenario in found}) < len(found) or len(set(names)) < len(names) or not names:
-        raise BadInput("name every scenario and every policy once.")
+    if len({(scenario.name, scenario.method_name) for scenario in found}) < len(found):
+        raise BadInput("name every scenario once.")
     out = out or Path("runs/compare")
     template = Request(scenario=found[0], train=not no_training, overwrite=overwrite, data_dir=data_dir)
-    requests = cells(found, names, seeds_from(seeds), out, template)
+    requests = cells(found, seeds_from(seeds), out, template)
     play_grid(requests, jobs, ray, quiet or format is Format.json)
     folders = [request.out for request in requests if request.out is not None]
-    ratios = time_ratios(load_runs(folders), names) if regimes else None
+    ratios = time_ratios(load_runs(folders), [method.name for method in raced]) if regimes else None
     conclude(folders, out, format, quiet, {} if ratios is None else {"regimes": as_rows(ratios)})
     if ratios is not None:
-        draw_regimes(ratios, names, out, format)
+        draw_regimes(ratios, [method.name for method in raced], out, format)
+
+
+def _raced(policies: str | None, methods: str | None) -> list[Method]:
+    """What is raced, from --policies or --methods."""
+    if policies is not None and methods is not None:
+        raise BadInput("every policy is a method of its own name: give one of --policies and --methods.")
+    given, named = (policies or "", policy_method) if methods is None else (methods, method_named)
+    if policies is None and methods is None:
+        given = PAPER_POLICIES
+    names = [name.strip() for name in given.split(",") if name.strip()]
+    if len(set(names)) < len(names) or not names:
+        raise BadInput(f"name every {'policy' if methods is None else 'method'} once.")
+    return [named(name) for name in names]
 
 
 def draw_regimes(ratios: Ratios, policies: Sequence[str], out: Path, format: Format) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -10,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from tramfl.processes import workers_with
 from tramfl.simulation.faults import schedule_of, try_schedule
 
 
@@ -21,10 +21,10 @@ def faults(
     """Search for a schedule of faults that breaks an invariant; a seed that fails fails again in the same way."""
     seeds = range(seed, seed + schedules)
     failed = 0
-    spawn = multiprocessing.get_context("spawn")  # a fork would take over locks that this process's threads hold
+    processes = workers_with("tramfl.simulation.faults")
     # An interrupt is for this process to deal with; a worker would only print a traceback.
     ignore = (signal.SIGINT, signal.SIG_IGN)
-    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=signal.signal, initargs=ignore) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=processes, initializer=signal.signal, initargs=ignore) as pool:
         for played, (number, broken) in enumerate(
             zip(seeds, pool.map(try_schedule, seeds, chunksize=20), strict=True), start=1
         ):

@@ -40,6 +40,8 @@ def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 @contextlib.asynccontextmanager
 async def operator(path: Path, insecure: bool) -> AsyncIterator[Operator]:
     """The operator that a file makes one."""
+    # gRPC's core writes lines of its own to standard error; what they are about is in the command's sentences.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     found = runtime().operator_from(path, insecure)
     try:
         yield found

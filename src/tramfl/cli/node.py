@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import threading
@@ -13,6 +14,7 @@ import typer
 
 from tramfl.cli.federations import InsecureOption, need_linux, run, runtime
 from tramfl.notation import BadInput
+from tramfl.references import look_only_in
 
 if TYPE_CHECKING:
     from tramfl.runtime.journal import Journal
@@ -31,7 +33,11 @@ class BrokenSite(OSError):
 def node(
     file: Annotated[Path, typer.Argument(metavar="SITE.toml", help="The site's file.")],
     metrics: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Serve Prometheus metrics on this port of loopback.")
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT",
+            help="Serve Prometheus metrics on this port of loopback, or with the site's certificate on an address.",
+        ),
     ] = None,
     insecure: InsecureOption = False,
     with_parent: Annotated[
@@ -49,6 +55,8 @@ def node(
     from tramfl.runtime.transport import handshakes
 
     site = read_site(file)
+    look_only_in(site.app_folder)
+    _raise_file_limit()
     with os.fdopen(os.dup(2), "wb", buffering=0) as out:
         log = Journal(site.file.site, out)
         # Before gRPC starts: its core reports rejected connections only in its own log.
@@ -61,8 +69,17 @@ def node(
             end()
 
 
+def _raise_file_limit() -> None:
+    """As many open files as the system allows: every connection is one, a stranger's too."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 async def _be(
-    site: SiteSettings, credentials: Credentials | None, log: Journal, metrics: int | None, with_parent: bool
+    site: SiteSettings, credentials: Credentials | None, log: Journal, metrics: str | None, with_parent: bool
 ) -> None:
     from tramfl.runtime.registers.opening import open_register
     from tramfl.runtime.site import run_site
@@ -80,7 +97,7 @@ async def _be(
         loop.add_signal_handler(number, end)
     if with_parent:
         threading.Thread(target=_outlived, args=(loop, stop), daemon=True).start()
-    register = open_register(site.federation, site.number)
+    register = open_register(site.federation, site.file.site, site.place)
     try:
         await run_site(site, register, credentials, log, stop, metrics)
     except BadInput:

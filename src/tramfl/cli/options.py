@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tramfl.config import Scenario, as_table, override, settings_from, with_value
+from tramfl.methods import Method, method_named, policy_method
 from tramfl.notation import BadInput
 from tramfl.scheduling.policy import policy_named
 from tramfl.simulation.scenarios import DEFAULT, scenario_from
@@ -65,9 +66,18 @@ def changed(scenario: Scenario, source: str, sets: list[str] | None, **keys: Any
     return found
 
 
-def scenario_of(name_or_file: str, sets: list[str] | None, **keys: Any) -> Scenario:
-    """The scenario a command was asked for."""
-    return changed(scenario_from(name_or_file), name_or_file, sets, **keys)
+def method_of(policy: str | None, method: str | None) -> Method | None:
+    """What `--policy` or `--method` names; None where neither is given."""
+    if policy is not None and method is not None:
+        raise BadInput("every policy is a method of its own name: give one of --policy and --method.")
+    if policy is not None:
+        return policy_method(policy)
+    return None if method is None else method_named(method)
+
+
+def scenario_of(name_or_file: str, sets: list[str] | None, method: Method | None = None, **keys: Any) -> Scenario:
+    """The scenario a command was asked for, with a method where one was named; `--set` comes before the method's."""
+    return changed(scenario_from(name_or_file, method), name_or_file, sets, **keys)
 
 
 def limited(scenario: Scenario, rounds: int) -> Scenario:

@@ -15,7 +15,7 @@ from tramfl.record import Row, Summary
 from tramfl.reporting.measures import Measure
 from tramfl.reporting.runs import diverged_text
 from tramfl.reporting.summary import rounds_text, seconds
-from tramfl.simulation.experiment import Experiment
+from tramfl.simulation.experiment import Playing
 from tramfl.simulation.play import Request
 
 LOG_SECONDS = 10.0
@@ -31,7 +31,7 @@ class RunProgress:
         self._said_at = time.monotonic()
         self._measured: float | None = None
 
-    def __call__(self, experiment: Experiment, row: Row) -> None:
+    def __call__(self, experiment: Playing, row: Row) -> None:
         """A round is done."""
         value = row.measured(experiment.scenario.budget.metric)
         self._measured = self._measured if value is None else value
@@ -41,9 +41,11 @@ class RunProgress:
             self._said_at = time.monotonic()
             self._console.print(self._line(experiment, row), highlight=False, soft_wrap=True)
 
-    def _line(self, experiment: Experiment, row: Row) -> str:
+    def _line(self, experiment: Playing, row: Row) -> str:
         limit = math.sqrt(experiment.scenario.variance_limit)
         where = f"node {row.node} trained" if row.node is not None else f"node {row.holder} waits"
+        if len(row.by_node) > 1:
+            where = f"{len(row.by_node)} nodes trained"
         measure = Measure.of(experiment.scenario.budget)
         tested = "" if self._measured is None else f" · {measure.brief(self._measured)}"
         balance = f"labels ± {math.sqrt(row.label_variance):,.0f} of {limit:,.0f}"

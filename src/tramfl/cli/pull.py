@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from rich.console import Console
 from tramfl.cli.federations import FEDERATION_FILE, FederationArgument, InsecureOption, operator, run
 from tramfl.cli.options import Format, FormatOption
 from tramfl.cli.report import write_report
+from tramfl.config import ReadOut
 from tramfl.record import Summary
 
 if TYPE_CHECKING:
@@ -22,18 +24,24 @@ def pull(
     file: FederationArgument = FEDERATION_FILE,
     out: Annotated[Path | None, typer.Option(help="Folder to write (default: runs/RUN).")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace another run in the folder.")] = False,
+    readout: Annotated[
+        ReadOut | None,
+        typer.Option(help="What is delivered (default: what the run tests): the newest weights, or their mean."),
+    ] = None,
     insecure: InsecureOption = False,
     format: FormatOption = Format.text,
 ) -> None:
     """Fetch the newest safe model, and every round's record, from whichever sites have them."""
 
-    async def work() -> tuple[FederationStatus, Path, Summary]:
+    async def work() -> tuple[FederationStatus, Path, Summary, list[str]]:
         async with operator(file, insecure) as hand:
             from tramfl.runtime.operator import collecting
 
-            return await collecting.pull(hand, out, overwrite=overwrite)
+            return *await collecting.pull(hand, out, overwrite=overwrite, readout=readout), hand.bad_rows
 
-    status, folder, summary = run(work)
+    status, folder, summary, bad = run(work)
+    for sentence in bad:
+        print(f"tramfl: {sentence}", file=sys.stderr)
     record, model = status.record, status.model
     assert record is not None
     assert model is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -13,28 +13,33 @@ from msgspec.structs import replace
 from tramfl.cli.compare import JobsOption, RayOption, play_grid
 from tramfl.cli.options import DataDirOption, QuietOption, SetOption, changed
 from tramfl.cli.report import write_report
-from tramfl.config import Budget, Partition, Scenario
+from tramfl.config import Scenario
+from tramfl.methods import method_named, with_method
 from tramfl.notation import BadInput
 from tramfl.record import RunFolder, write_atomically
 from tramfl.reporting import load_runs, write_figures
+from tramfl.reporting.bars import bars_tables
 from tramfl.reporting.paper import POLICIES, TARGETS
+from tramfl.reporting.race import race_tables
 from tramfl.reporting.reproduction import reproduction_tables
+from tramfl.reporting.runs import Run
+from tramfl.reporting.summary import OURS
 from tramfl.simulation.grid import cells
 from tramfl.simulation.play import Request
+from tramfl.simulation.reference import iid_reference, own_targets, with_targets
 from tramfl.simulation.scenarios import scenario_named
 
-IMAGENET_ACCURACY = 0.93
-"""What a ResNet-18 pre-trained on ImageNet is commonly said to reach on CIFAR-10; a reference point, not measured."""
 QUICK_SAMPLES = 20_000
-REFERENCE_SAMPLES = 10_000
-"""Samples of the IID run that sets targets of our own: the same for runs of any length, so that the targets stay."""
+HELD_FOR = 3
+"""Tests whose mean holds a target, where methods are raced."""
 
 
 class PaperDataset(StrEnum):
-    """Data sets of the paper."""
+    """Data sets of the paper, and a small one that methods can be raced on."""
 
     mnist = "mnist"
     cifar10 = "cifar10"
+    digits = "digits"
 
 
 class PaperLayout(StrEnum):
@@ -56,6 +61,10 @@ def reproduce(
     weights: Annotated[
         Path | None, typer.Option(help="Pre-trained ResNet-18 for cifar10: .safetensors or torchvision's .pth.")
     ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(help="Race these against load-aware in place of the paper's policies, e.g. express."),
+    ] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="End a run after this many samples.")] = None,
     set_: SetOption = None,
     out: Annotated[Path, typer.Option(help="Folder to write.")] = Path("runs/reproduction"),
@@ -64,23 +73,47 @@ def reproduce(
     data_dir: DataDirOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Rebuild the paper's Table I and its figures beside the paper's own numbers; goes on where it stopped."""
+    """Rebuild the paper's Table I and its figures beside the paper's own numbers; goes on where it stopped.
+
+    With --methods: the time of each method to each target over load-aware's, first reached and held, and the floor;
+    then time and traffic to each target, and accuracy at equal time and traffic.
+    """
     if quick:
         dataset = dataset or [PaperDataset.mnist]
         scenario = scenario or [PaperLayout.uneven]
         seeds, samples = seeds or 1, samples or QUICK_SAMPLES
     requests: list[Request] = []
-    for name in dataset or list(PaperDataset):
+    for name in dataset or [PaperDataset.mnist, PaperDataset.cifar10]:
+        if name is PaperDataset.digits and methods is None:
+            raise BadInput("the paper has no figures for digits: name methods to race with --methods.")
         if name is PaperDataset.cifar10 and weights is None:
             raise BadInput("cifar10 starts from pre-trained weights: give them with --weights, or --dataset mnist.")
         base = [_scenario(name, layout, weights, samples, set_) for layout in scenario or list(PaperLayout)]
         template = Request(scenario=base[0], data_dir=data_dir)
         if name is PaperDataset.cifar10:
             own = _own_targets(base[0], template, out, quiet)
-            base = [replace(s, budget=replace(s.budget, targets=_merged(s.budget.targets, own))) for s in base]
-        requests += cells(base, POLICIES, range(seeds or 2), out, template)
+            base = [with_targets(scenario, own) for scenario in base]
+        requests += cells(_raced(base, methods), range(seeds or 2), out, template)
     play_grid(requests, jobs, ray, quiet)
-    _conclude([request.out for request in requests if request.out is not None], out, quiet)
+    folders = [request.out for request in requests if request.out is not None]
+    _conclude(folders, out, quiet, reproduction_tables if methods is None else _race)
+
+
+def _race(runs: Sequence[Run]) -> str:
+    """Times over load-aware's, and time, traffic and accuracy of every method."""
+    return bars_tables(runs) + race_tables(runs)
+
+
+def _raced(base: Sequence[Scenario], methods: str | None) -> list[Scenario]:
+    """Every scenario with every policy of the paper, or with load-aware and the methods."""
+    if methods is None:
+        return [replace(s, policy=policy) for s in base for policy in POLICIES]
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    found = [OURS, *(name for name in names if name != OURS)]
+    if len(found) < 2 or len(set(found)) < len(found):
+        raise BadInput(f"--methods {methods}: name one method at least beside {OURS}, and each once.")
+    held = [replace(s, budget=replace(s.budget, held_for=s.budget.held_for or HELD_FOR)) for s in base]
+    return [with_method(s, method_named(name)) for s in held for name in found]
 
 
 def _scenario(
@@ -92,31 +125,16 @@ def _scenario(
 
 
 def _own_targets(like: Scenario, template: Request, out: Path, quiet: bool) -> tuple[float, ...]:
-    """Targets at the same share of what training on IID data reaches as the paper's are of ImageNet's weights'.
-
-    They are set by one run on IID data, before any policy is looked at.
-    """
-    reference = replace(
-        like,
-        name="cifar10-iid",
-        policy="time-first",
-        partition=Partition(layout="iid", nodes=10),
-        budget=Budget(samples=REFERENCE_SAMPLES, seconds=like.budget.seconds),
-    )
-    request = replace(template, scenario=reference, out=out / "reference" / "cifar10-iid", threads=1)
-    play_grid([request], 1, None, quiet)
-    measured = [r.test_accuracy for r in RunFolder(request.out or out).rows() if r.test_accuracy is not None]
-    reached = sum(measured[-5:]) / len(measured[-5:])
-    return tuple(round(reached * target / IMAGENET_ACCURACY, 2) for target in TARGETS["cifar10"])
+    """The targets that a run on IID data sets; it is played first."""
+    reference = iid_reference(like)
+    folder = out / "reference" / reference.name
+    play_grid([replace(template, scenario=reference, out=folder, threads=1)], 1, None, quiet)
+    return own_targets(RunFolder(folder), TARGETS["cifar10"])
 
 
-def _merged(targets: Sequence[float], more: Sequence[float]) -> tuple[float, ...]:
-    return tuple(sorted({*targets, *more}))
-
-
-def _conclude(folders: list[Path], out: Path, quiet: bool) -> None:
+def _conclude(folders: list[Path], out: Path, quiet: bool, tables_of: Callable[[Sequence[Run]], str]) -> None:
     runs = load_runs(folders)
-    tables = reproduction_tables(runs)
+    tables = tables_of(runs)
     write_atomically(out / "table.md", tables.encode())
     for name in sorted({run.scenario for run in runs}):
         write_figures([run for run in runs if run.scenario == name], out / "figures" / name, "png")

@@ -1,4 +1,4 @@
-"""`tramfl run`: one policy on one scenario."""
+"""`tramfl run`: one method on one scenario."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Annotated
 
 import msgspec
 import typer
-from msgspec.structs import replace
 from rich.console import Console
 
 from tramfl.cli.options import (
@@ -23,20 +22,23 @@ from tramfl.cli.options import (
     SetOption,
     changed,
     limited,
+    method_of,
     scenario_of,
     targets_from,
 )
 from tramfl.cli.progress import RunProgress
 from tramfl.cli.report import write_report
 from tramfl.config import Scenario
+from tramfl.methods import Method
 from tramfl.notation import BadInput
-from tramfl.record import CONFIG_FILE, Resolved, Row, RunFolder, Summary, folder_name
+from tramfl.record import CONFIG_FILE, Resolved, Row, RunFolder, Summary
 from tramfl.reporting.measures import Measure, percent
 from tramfl.reporting.runs import diverged_text
 from tramfl.reporting.summary import regret_text, rounds_text, seconds
-from tramfl.simulation.experiment import Experiment
-from tramfl.simulation.play import Request, check_own, play
-from tramfl.simulation.scenarios import DEFAULT, scenario_from
+from tramfl.simulation.experiment import Playing
+from tramfl.simulation.play import Request, play
+from tramfl.simulation.resuming import default_folder, played_before, scenario_to_resume
+from tramfl.simulation.scenarios import DEFAULT
 from tramfl.simulation.trackers import follow
 
 ROUNDS_WITHOUT_TRAINING = 200
@@ -45,6 +47,9 @@ ROUNDS_WITHOUT_TRAINING = 200
 def run(
     scenario: ScenarioArgument = None,
     policy: Annotated[str | None, typer.Option(help="Who decides: load-aware, random, time-first, ...")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="A policy, or another name that tramfl methods lists, with all its settings.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same run.")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Stop after this many rounds.")] = None,
     target: Annotated[
@@ -55,7 +60,7 @@ def run(
         str | None, typer.Option(metavar="PACKAGE.MODULE:APP", help="Your model and data, as a real site takes them.")
     ] = None,
     loads: Annotated[Path | None, typer.Option(help="Replay the loads of a recorded rounds.jsonl.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder to write (default: runs/SCENARIO-POLICY-SEED).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write (default: runs/SCENARIO-METHOD-SEED).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder, or start it.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")] = False,
     no_training: NoTrainingOption = False,
@@ -63,13 +68,15 @@ def run(
     threads: Annotated[
         int | None, typer.Option(min=1, help="Cores to train on; the last digits depend on it (default: 1).")
     ] = None,
+    processes: Annotated[
+        int, typer.Option(min=1, help="Where every node keeps a model: processes that train nodes side by side.")
+    ] = 1,
     track: Annotated[list[str] | None, typer.Option(help="Also write to tensorboard, mlflow or wandb.")] = None,
     format: FormatOption = Format.text,
     quiet: QuietOption = False,
 ) -> None:
     """Train one model across the nodes of a scenario, in virtual time, and keep a record of every round."""
     keys = {
-        "policy": policy,
         "seed": seed,
         "budget__rounds": rounds,
         "budget__targets": targets_from(target),
@@ -77,12 +84,13 @@ def run(
         "loads__trace": str(loads) if loads else None,
         "app": app,
     }
+    chosen = method_of(policy, method)
     if resume and overwrite:
         raise BadInput("--resume goes on with the run in the folder and --overwrite replaces it: give one of them.")
     if resume:
-        wanted, out, before = _resumed(scenario, out, set_, keys)
+        wanted, out, before = _resumed(scenario, out, set_, chosen, keys)
     else:
-        wanted, before = scenario_of(scenario or DEFAULT, set_, **keys), _resolved_of(scenario)
+        wanted, before = scenario_of(scenario or DEFAULT, set_, chosen, **keys), played_before(scenario)
         out = out or default_folder(wanted)
     again = Path(scenario).parent if scenario and Path(scenario).name == CONFIG_FILE else None
     train = not no_training and before.trained is not False
@@ -96,6 +104,7 @@ def run(
         overwrite=overwrite,
         data_dir=data_dir,
         threads=threads or before.threads or 1,
+        processes=processes,
         again=again,
         keep_rows=False,
     )
@@ -116,47 +125,23 @@ def run(
         sys.exit(1)
 
 
-def _resolved_of(scenario: str | None) -> Resolved:
-    """How a run was played, where it is its own description that is to be played again."""
-    path = Path(scenario or "")
-    if path.name != CONFIG_FILE:
-        return Resolved()
-    folder = RunFolder(path.parent)
-    check_own(folder, ())
-    return folder.resolved()
-
-
-def default_folder(scenario: Scenario) -> Path:
-    """Where a run goes if nobody says otherwise."""
-    return Path("runs") / f"{folder_name(scenario)}-{scenario.policy}-{scenario.seed}"
-
-
 def _resumed(
-    scenario: str | None, out: Path | None, sets: list[str] | None, keys: Mapping[str, object]
+    scenario: str | None, out: Path | None, sets: list[str] | None, method: Method | None, keys: Mapping[str, object]
 ) -> tuple[Scenario, Path, Resolved]:
     """The scenario in the folder, with another budget if that is asked for, and how it is played."""
     if out is None:
-        named = scenario_of(scenario or DEFAULT, None, policy=keys["policy"], seed=keys["seed"])
-        out = default_folder(named)
+        out = default_folder(scenario_of(scenario or DEFAULT, None, method, seed=keys["seed"]))
     folder = RunFolder(out)
     if not folder.holds_run:  # nothing to go on with yet: the same command starts it
-        return scenario_of(scenario or DEFAULT, sets, **keys), out, _resolved_of(scenario)
-    check_own(folder, ())
-    before = folder.scenario()
-    given = scenario_from(scenario) if scenario is not None else before
-    if given.name != before.name:
-        raise BadInput(f"{out} holds a run of {before.name}, not of {scenario}; leave the scenario out.")
-    # A file may have been edited since: its budget counts, and any other difference is rejected later.
-    edited = scenario is not None and scenario.endswith(".toml")
-    base = replace(given, policy=before.policy, seed=before.seed) if edited else before
-    return changed(base, str(out), sets, **keys), out, folder.resolved()
+        return scenario_of(scenario or DEFAULT, sets, method, **keys), out, played_before(scenario)
+    return changed(scenario_to_resume(folder, scenario, method), str(out), sets, **keys), out, folder.resolved()
 
 
 def _play(request: Request, followers: list[str], quiet: bool) -> Summary:
     progress = RunProgress(Console(stderr=True), quiet)
     with follow(followers, request) as trackers, progress.shown():
 
-        def observe(experiment: Experiment, row: Row) -> None:
+        def observe(experiment: Playing, row: Row) -> None:
             progress(experiment, row)
             trackers.track(row)
 

@@ -19,6 +19,8 @@ from tramfl.reporting.measures import Measure
 if TYPE_CHECKING:
     from tramfl.runtime.operator.operating import FederationStatus, RoundTimes, SiteStatus
 
+UNSIGNED = "The sites have no certificates: every process of this machine is trusted, and no record or row is signed."
+
 
 def status(
     file: FederationArgument = FEDERATION_FILE,
@@ -53,8 +55,11 @@ def print_status(
     """Print the record, a table of the sites and the last rounds."""
     console = Console(highlight=False)
     record = found.record
+    _print_silence(console, found)
     if not found.answering:
         console.print(f"{found.federation}: no site answers.")
+    elif found.disagreement is not None:
+        console.print(found.disagreement, markup=False, soft_wrap=True)
     elif record is None:
         console.print(f"{found.federation}: no run has begun.")
     else:
@@ -68,27 +73,61 @@ def print_status(
             f"Safe: round {record.safe.round:,} at {copies}. Samples: {record.ledger.samples:,}; labels ±"
             f" {math.sqrt(record.ledger.label_variance):,.1f}."
         )
+        if record.versions:
+            rounds = ", ".join(f"{version.round:,}" for version in record.versions)
+            console.print(f"Kept to go back to (tramfl rollback): round {rounds}.")
     table = Table("site", "address", "alive", "doing", "can spare", "holds")
-    for site in found.sites:
+    for site in filter(lambda site: site.member, found.sites):
         table.add_row(*_cells(site))
     console.print(table)
+    _print_rejections(console, found)
+    _print_oddities(console, found)
     if (differ := found.mixed_versions) is not None:
         console.print(differ, markup=False, soft_wrap=True)
     if unread is not None:
         console.print(f"The rounds cannot be read at the moment: {unread}", markup=False, soft_wrap=True)
     if times:
-        table = Table("round", "trained at", "predicted s", "actual s", measure.name)
+        table = Table("round", "trained at", "predicted s", "actual s", "overhead s", measure.name)
         for one in times:
             tested = "" if one.measured is None else measure.brief(one.measured).removeprefix(f"{measure.name} ")
             tested = f"{tested} diverged".strip() if one.diverged else tested
+            if one.rejected:
+                tested = f"{tested} not accepted at {', '.join(one.rejected)}".strip()
             table.add_row(
                 f"{one.round:,}",
                 one.node or "-",
                 f"{one.predicted_seconds:.3f}",
                 f"{one.actual_seconds:.3f}",
+                f"{one.overhead_seconds:.3f}",
                 tested,
             )
         console.print(table)
+
+
+def _print_silence(console: Console, found: FederationStatus) -> None:
+    if (silence := found.silence) is not None:
+        sentence = (
+            f"{found.federation}: the register answers no site ({silence}), so no round is committed until it does."
+            " With etcd, start members until most of them run. What follows is the last that was seen."
+        )
+        console.print(sentence, markup=False, soft_wrap=True)
+
+
+def _print_rejections(console: Console, found: FederationStatus) -> None:
+    for site in found.sites:
+        if site.report is not None and site.report.rejected:
+            sentence = f"{site.site} did not accept weights, last because {site.report.rejected}."
+            console.print(sentence, markup=False, soft_wrap=True)
+
+
+def _print_oddities(console: Console, found: FederationStatus) -> None:
+    """Sites that others leave out for a while, that were started at two places, or whose certificate was revoked."""
+    for site in found.sites:
+        for name, until in (site.report.left_out if site.report is not None else {}).items():
+            console.print(f"{site.site} leaves {name} out until round {until:,}: it failed.", markup=False)
+    unsigned = (UNSIGNED,) if found.unsigned else ()
+    for sentence in (*found.twins, *found.revocations, *unsigned):
+        console.print(sentence, markup=False, soft_wrap=True)
 
 
 def _cells(site: SiteStatus) -> tuple[str, ...]:
@@ -96,6 +135,8 @@ def _cells(site: SiteStatus) -> tuple[str, ...]:
     if report is None:
         return site.site, site.address, "yes" if site.alive else "no", f"no answer: {_short(site.why_not)}", "", ""
     doing = report.doing + (f" {report.progress:.0%}" if report.progress is not None else "")
+    if report.away:
+        doing = f"{doing}; {report.away}"
     spare = f"{(report.flops or 0) / 1e9:,.2f} GFLOPS"
     return site.site, site.address, "yes" if site.alive else "no", doing, spare, f"{sum(report.held):,} samples"
 

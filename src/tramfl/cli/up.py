@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tramfl.runtime.operator.local import LocalSites
     from tramfl.runtime.operator.operating import FederationStatus
 
-NODE = (sys.executable, "-c", "from tramfl.cli import main; main()", "node")
+NODE = (sys.executable, "-P", "-c", "from tramfl.cli import main; main()", "node")
 """Runs one site."""
 
 
@@ -76,7 +76,7 @@ def up(
     )
     if wanted.budget.rounds is None and wanted.budget.seconds is None and wanted.budget.samples is None:
         raise BadInput("the run has no limit: set one of budget.rounds, budget.seconds and budget.samples.")
-    folder = RunFolder(out or Path("runs") / f"up-{wanted.name}-{wanted.policy}-{wanted.seed}")
+    folder = RunFolder(out or Path("runs") / f"up-{wanted.name}-{wanted.method_name}-{wanted.seed}")
     if folder.holds_run and not overwrite:
         folder.check_free()
     console = Console(stderr=True, highlight=False, markup=False)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tramfl.cli.federations import InsecureOption, runtime
+from tramfl.notation import BadInput
 from tramfl.reporting.dashboard import FolderSource, serve
 from tramfl.reporting.dashboard.server import LOOPBACK
 
@@ -24,13 +25,15 @@ def watch(
     host: Annotated[
         str, typer.Option(help="Address to listen on; any but this machine's own needs the token in the URL.")
     ] = LOOPBACK,
-    token: Annotated[
-        str | None,
-        typer.Option(help="Secret in the URL (default: drawn at random where one is needed)."),
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="A file with the secret in the URL (default: drawn at random where one is needed)."),
     ] = None,
     insecure: InsecureOption = False,
 ) -> None:
     """Watch a run in the browser: the model on its way between the sites, live or as a replay."""
+
+    token = _token(token_file) if token_file is not None else None
 
     def announce(url: str) -> None:
         print(f"Watch {what} at {url}\nPress Ctrl-C to stop watching; the run goes on.", flush=True)
@@ -43,3 +46,12 @@ def watch(
 
     with FederationSource(what, insecure) as source:
         serve(source, host, port, token, announce)
+
+
+def _token(file: Path) -> str:
+    """The secret in a file: in the arguments of a process every user of the machine could read it."""
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise BadInput(f"--token-file {file} cannot be read: {reason}.") from None

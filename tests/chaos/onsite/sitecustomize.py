@@ -68,11 +68,12 @@ def in_the_site() -> None:
     from tramfl.circulation.phases import Gathering, Sending, Storing, Training
     from tramfl.runtime.registers.etcd import EtcdRegister
     from tramfl.runtime.registers.sqlite import SqliteRegister
+    from tramfl.runtime.site import services
     from tramfl.runtime.site.driver import Driver
     from tramfl.runtime.weights.arrival import Arrival
 
     ask, store, begin, take = Driver._asking, Driver._storing, Arrival.__init__, Arrival.take
-    woke = Driver._woke
+    woke, watch = Driver._woke, services._watch
 
     async def asking(self: Driver, command: Any, node: int) -> None:
         if caught("gathering", command.round):
@@ -94,6 +95,10 @@ def in_the_site() -> None:
         else:
             woke(self, ticket)
 
+    async def watching(passage: Any, predicted: float, slowed: Any) -> None:
+        """A hop that a trap holds up is not given up for its pace."""
+        await watch(passage, predicted, lambda left: None if deadlines_wait() else slowed(left))
+
     def beginning(self: Any, store: Any, manifest: Any, sender: str, consignment: Any) -> None:
         begin(self, store, manifest, sender, consignment)
         self.chaos = consignment
@@ -106,6 +111,7 @@ def in_the_site() -> None:
             linger()
 
     Driver._asking, Driver._storing, Driver._woke = asking, storing, waking  # type: ignore[method-assign]
+    services._watch = watching
     Arrival.__init__, Arrival.take = beginning, taking  # type: ignore[method-assign]
     for register in (SqliteRegister, EtcdRegister):
         linger_at_swaps(register)
@@ -131,17 +137,17 @@ def in_the_workshop() -> None:
 
     train, scores = SiteLearner.train, SiteLearner.scores
 
-    def training(self: SiteLearner, parent: Path, samples: Any, round_: int, to: Path) -> Any:
+    def training(self: SiteLearner, parent: Path, samples: Any, round_: int, *files: Any) -> Any:
         if caught("training", round_, workshop=os.getpid()):
             linger()
-        return train(self, parent, samples, round_, to)
+        return train(self, parent, samples, round_, *files)
 
-    def scoring(self: SiteLearner, weights: Path, targets: Any) -> Any:
+    def scoring(self: SiteLearner, weights: Path, targets: Any, *files: Any) -> Any:
         if caught("scoring", 1 << 30, workshop=os.getpid()):
             linger()
-        return scores(self, weights, targets)
+        return scores(self, weights, targets, *files)
 
-    SiteLearner.train, SiteLearner.scores = training, scoring  # type: ignore[method-assign]
+    SiteLearner.train, SiteLearner.scores = training, scoring  # type: ignore[method-assign, assignment]
 
 
 if FOLDER is not None:
