@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint docs coverage workflows faults chaos fuzz bench lock clean
+.PHONY: help demo test check lint docs coverage workflows faults chaos trial fuzz bench lock clean
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -22,11 +22,11 @@ $(VENV)/system: scripts/system_parts.sh | $(VENV)/installed
 	sh scripts/system_parts.sh
 	@touch $@
 
-demo: $(VENV)/installed ## Race four policies on the bundled digits data, and print where the report is
-	$(BIN)/tramfl compare digits-5-uneven --seeds 3 --out runs/demo --overwrite
+demo: $(VENV)/installed ## Race the four policies of the paper and the method express on the bundled digits data, and print where the report is
+	$(BIN)/tramfl compare digits-5-uneven --methods load-aware,random,time-first,variance-first,express --seeds 3 --out runs/demo --overwrite
 
 test: $(VENV)/installed $(VENV)/system ## Run the tests, after installing the system parts they use
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder  # a federation or browser a file; the slow ones first
+	$(BIN)/python -m pytest -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder  # sites wait a quarter of the time; a federation or browser a file, the slow ones first
 
 lint: $(VENV)/installed ## Check style, types and layers
 	$(BIN)/ruff check .
@@ -64,17 +64,23 @@ faults: $(VENV)/installed ## Play 10,000 fault schedules and check every invaria
 chaos: $(VENV)/installed $(VENV)/system ## Kill, stop, cut off and fill up real sites, with both registers (as root: all of it)
 	$(BIN)/python -m pytest tests/chaos --everything -n 2 --dist loadfile
 
-fuzz: $(VENV)/installed ## Feed a site 100,000 wrong messages and files, and check that none does harm
-	$(BIN)/python -m benchmarks.fuzz --inputs 100000
+trial: $(VENV)/installed $(VENV)/system ## As root: four sites far apart in network namespaces; print hops, a collapse and what else goes wrong
+	$(BIN)/python -m benchmarks.trial
+
+fuzz: $(VENV)/installed ## Feed a site 100,000 wrong messages and files, play a hostile member, and check that none does harm
+	$(BIN)/python -m benchmarks.fuzz --inputs 100000 --actions 100000
 
 bench: $(VENV)/installed ## Measure what the documentation claims
 	$(BIN)/python benchmarks/solvers.py
 	$(BIN)/python benchmarks/simulation.py
+	$(BIN)/python -m benchmarks.arena
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/pages.py
 	$(BIN)/python -m benchmarks.federation
 	$(BIN)/python benchmarks/predictors.py
 	$(BIN)/python benchmarks/transfer.py
+	$(BIN)/python benchmarks/codec.py
+	$(BIN)/python benchmarks/signing.py
 
 lock: $(VENV)/docs $(VENV)/ci ## Write the installed versions to constraints.txt
 	$(BIN)/python scripts/lock.py > constraints.new && mv constraints.new constraints.txt

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from tramfl.config import Budget
 from tramfl.record import ROUNDS_FILE, Row
-from tramfl.simulation.experiment import Experiment
+from tramfl.simulation.experiment import Experiment, Playing
 from tramfl.simulation.play import Request, play
 from tramfl.simulation.scenarios import scenario_named
 from tramfl.simulation.setting import scheduling_only
@@ -67,7 +67,7 @@ def large(rounds: int) -> bool:
         peaks: list[int] = []
         ends: list[float] = []
 
-        def observe(experiment: Experiment, row: Row) -> None:
+        def observe(experiment: Playing, row: Row) -> None:
             ends.append(time.process_time())
             peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 

@@ -239,7 +239,7 @@ def measure_site(turns: int, samples: int) -> Measured:
     scenario = replace(scenario_named("mnist-5-uneven"), partition=Partition(layout="iid", nodes=1))
     data = made_up_mnist()
     case = Case("a real site's visit", scenario, data, turns)
-    site = build_site_learner(scenario, node=0, nodes=1, name="a", app=App(data=data))
+    site = build_site_learner(scenario, node=0, name="a", app=App(data=data))
     visit = tuple(min(count, samples // len(site.labels)) for count in site.held)
     held = site._learner._samples
     ((images, labels),) = held.batches(torch.arange(len(held)), len(held))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import hashlib
 import json
 import multiprocessing
@@ -36,6 +37,7 @@ from tramfl.circulation.phases import Copy, Offer
 from tramfl.notation import Digest, NodeId
 from tramfl.runtime.registers.contract import ABSENT
 from tramfl.runtime.registers.sqlite import SqliteRegister
+from tramfl.runtime.roster import Roster
 from tramfl.runtime.settings import Federation, FederationFile, SiteEntry
 from tramfl.runtime.transport import Credentials, Peers, Server
 from tramfl.runtime.transport.certificates import Authority
@@ -61,12 +63,16 @@ class StoringHost:
         """Not asked."""
         raise NotImplementedError
 
-    def admission(self, peer: NodeId, consignment: Consignment) -> str | None:
+    def receiving(self) -> contextlib.AbstractContextManager[None]:
+        """Nothing to note."""
+        return contextlib.nullcontext()
+
+    async def admission(self, peer: NodeId, consignment: Consignment) -> str | None:
         """Every model is welcome."""
         return None
 
     async def arrived(
-        self, peer: NodeId, consignment: Consignment, staged: Path, seconds: float
+        self, peer: NodeId, consignment: Consignment, staged: Path, seconds: float, since: float
     ) -> Accepted | Refused:
         """Store it."""
         assert self.store is not None
@@ -127,7 +133,7 @@ def receive(folder: Path, model: Path, pipe: Connection) -> None:
 
     async def serve() -> None:
         host = StoringHost(folder / "store", model)
-        server = Server("127.0.0.1:0", credentials(folder, "to"), federation(1), host, print)
+        server = Server("127.0.0.1:0", credentials(folder, "to"), Roster(federation(1)), host, print)
         await server.start()
         pipe.send(server.port)
         await asyncio.to_thread(pipe.recv)
@@ -141,7 +147,7 @@ def send_once(folder: Path, model: Path, digest: Digest, port: int, pipe: Connec
     """A process: a site that sends one model."""
 
     async def send() -> None:
-        peers = Peers(federation(port), "from", credentials(folder, "from"))
+        peers = Peers(Roster(federation(port)), "from", credentials(folder, "from"))
         consignment = Consignment("benchmark", Offer(1, 1, digest, 1, None), model.stat().st_size)
         await peers.send(1, consignment, model, lambda sent: None)
         await peers.close()
@@ -208,8 +214,8 @@ async def hops(folder: Path, repeats: int) -> tuple[list[float], list[float]]:
     digest = write_model(model, HOP_BYTES)
     ours, bare = [], []
     with process(receive, folder, model) as site, process(receive_bare, folder) as plain:
-        peers = Peers(federation(site.recv()), "from", credentials(folder, "from"))
-        register = SqliteRegister(folder / "register.sqlite", 0, lease_seconds=3600.0)
+        peers = Peers(Roster(federation(site.recv())), "from", credentials(folder, "from"))
+        register = SqliteRegister(folder / "register.sqlite", "from", lease_seconds=3600.0)
         await register.join()
         held = await register.swap(ABSENT, first_record("benchmark", 0, digest, (0,), labels=10))
         raw = socket.create_connection(("127.0.0.1", plain.recv()))

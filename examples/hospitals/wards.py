@@ -4,7 +4,7 @@ The same object runs in simulation and at every site of a real federation; in th
 
     tramfl run study.toml --app wards:app
     tramfl init study --sites north,south,west --scenario study.toml
-    (in every study/sites/*/site.toml: app = "wards:app")
+    (in every study/sites/*/site.toml: app = "wards:app", and app_folder = the path of this folder)
 
 A hospital would read its own records here; this one draws them, so that the example runs anywhere.
 """

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
-import textwrap
 import types
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -13,6 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from tramfl.config import Scenario
+from tramfl.explanations import explanations, structs_in
 from tramfl.runtime.settings import FederationFile, SiteFile
 from tramfl.simulation.planning import Plan
 
@@ -45,24 +43,8 @@ def undocumented(kind: type[Struct]) -> list[str]:
     explained = explanations(kind)
     found = [f"{kind.__name__}.{f.name}" for f in msgspec.structs.fields(kind) if f.name not in explained]
     for field in msgspec.structs.fields(kind):
-        for inner in _structs(field.type):
+        for inner in structs_in(field.type):
             found += undocumented(inner)
-    return found
-
-
-def explanations(kind: type[Struct]) -> dict[str, str]:
-    """The text under each field of a struct; that of a table is the table's own."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
-    assert isinstance(body, ast.ClassDef)
-    found: dict[str, str] = {}
-    for statement, after in zip(body.body, body.body[1:], strict=False):
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            match after:
-                case ast.Expr(value=ast.Constant(value=str(text))):
-                    found[statement.target.id] = " ".join(text.split())
-    for field in msgspec.structs.fields(kind):
-        for inner in _structs(field.type):
-            found.setdefault(field.name, " ".join((inner.__doc__ or "").split()))
     return found
 
 
@@ -71,7 +53,7 @@ def _table(kind: type[Struct], prefix: str, title: str) -> list[str]:
     rows, tables = [], []
     for field in msgspec.structs.fields(kind):
         name = f"{prefix}{field.encode_name}"
-        if inner := next(_structs(field.type), None):
+        if inner := next(structs_in(field.type), None):
             heading = f"[[{name}]]" if get_origin(field.type) is tuple else f"[{name}]"
             tables.append((heading, name, inner, explained[field.name]))
             continue
@@ -84,13 +66,6 @@ def _table(kind: type[Struct], prefix: str, title: str) -> list[str]:
         else:
             lines += _table(inner, f"{name}.", title)
     return lines
-
-
-def _structs(hint: Any) -> Iterator[type[Struct]]:
-    if isinstance(hint, type) and issubclass(hint, Struct):
-        yield hint
-    for part in get_args(hint):
-        yield from _structs(part)
 
 
 def _type(hint: Any) -> str:

@@ -14,7 +14,7 @@ PLACES = {
     **{"Joining": (0, 0), "news": (0, 1), "StandingBy": (0, 2)},
     **{"Gathering": (1, 0), "Deciding": (1, 1), "Following": (1, 2)},
     **{"Training": (2, 0), "Sending": (2, 1), "Waiting": (2, 2)},
-    **{"Storing": (3, 0), "Swapping": (3, 1)},
+    **{"Storing": (3, 0), "Swapping": (3, 1), "Shipping": (3, 2)},
     **{"Leaving": (4, 0), "HandingOn": (4, 1), "Halted": (4, 2)},
     "Left": (5, 2),
 }

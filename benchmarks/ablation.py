@@ -1,0 +1,146 @@
+"""What each part of the method express brings, alone and together: `python -m benchmarks.ablation [SCENARIO...]`.
+
+Every part is a set of settings on top of load-aware. Each cell is the mean over the seeds of the virtual seconds to
+the target, over load-aware's mean on the same seeds: for a first test at the target, and for a mean of three tests
+that stays there. Then the accuracy: the mean of the last ten tests before SAMPLES samples, in points above
+load-aware's. Runs are kept in a folder, so an interrupted sweep goes on where it stopped. --figure FILE draws it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from matplotlib.figure import Figure
+from msgspec.structs import replace
+
+from tramfl.config import Scenario, as_table, settings_from, with_value
+from tramfl.methods import EXPRESS
+from tramfl.reporting.runs import Run, load_run
+from tramfl.reporting.summary import Kind, seconds_by_seed
+from tramfl.simulation.grid import finished, play_cell, seeds_from
+from tramfl.simulation.play import Request
+from tramfl.simulation.scenarios import scenario_named
+
+PARTS: Mapping[str, Mapping[str, Any]] = {
+    "load-aware": {},
+    "float16": {"transit.codec": "float16"},
+    "int8": {"transit.codec": "int8"},
+    "int4": {"transit.codec": "int4"},
+    "visit": {"evaluation.readout": "visit"},
+    "average": {"evaluation.readout": "average"},
+    "policy express": {"policy": "express"},
+    "int4, average": {"transit.codec": "int4", "evaluation.readout": "average"},
+    "express (all)": EXPRESS.settings,
+}
+TRIED: Mapping[str, Mapping[str, Any]] = {
+    "express, int8": {**EXPRESS.settings, "transit.codec": "int8"},
+    "express, V / 4": {**EXPRESS.settings, "variance_limit": 0.25},
+    "express, V x 4": {**EXPRESS.settings, "variance_limit": 4.0},
+    "express, momentum carried": {**EXPRESS.settings, "training.carry_optimizer": True},
+    "express, calibration 0.02": {**EXPRESS.settings, "training.calibration": 0.02},
+    "express, calibration 0.1": {**EXPRESS.settings, "training.calibration": 0.1},
+}
+"""What is not part of express: played where `--part` names it. `variance_limit` is a multiple of the scenario's."""
+DEFAULT = ("digits-3", "digits-5", "digits-10", "digits-5-uneven")
+TARGETS = {"digits": (0.8, 0.9), "mnist": (0.7, 0.9), "cifar10": (0.4, 0.45)}
+SAMPLES = {"digits": 8_000, "mnist": 40_000, "cifar10": 14_000}
+LAST_TESTS = 10
+KINDS: tuple[Kind, ...] = ("first", "held")
+
+
+def scenario_of(name: str, part: str) -> Scenario:
+    """A named scenario with one part of express, played to a number of samples so that all can be compared there."""
+    base = scenario_named(name)
+    dataset = base.dataset
+    budget = replace(base.budget, targets=(*TARGETS[dataset], 1.0), samples=SAMPLES[dataset], seconds=2000.0)
+    table = as_table(replace(base, budget=replace(budget, held_for=3)))
+    for key, value in {**PARTS, **TRIED}[part].items():
+        chosen = value * base.variance_limit if key == "variance_limit" else value
+        table = with_value(table, key.split("."), chosen, part)
+    return settings_from(table, Scenario, part)
+
+
+def run_of(name: str, part: str, seed: int, out: Path, data_dir: Path | None) -> Run:
+    """One run, played if it is not there yet."""
+    folder = out / name / f"{part.replace(' ', '-').replace(',', '').replace('/', 'over')}-{seed}"
+    scenario = replace(scenario_of(name, part), seed=seed)
+    request = Request(scenario=scenario, out=folder, threads=1, keep_rows=False, data_dir=data_dir)
+    if finished(request) is None:
+        play_cell(request)
+    return load_run(folder)
+
+
+def ratio(runs: Sequence[Run], reference: Sequence[Run], target: float, kind: Kind) -> str:
+    """The mean time over the reference's, on the seeds with which both got there."""
+    theirs, ours = (
+        {seed: s for run in group for seed, s in seconds_by_seed([run], run.policy, target, kind).items()}
+        for group in (runs, reference)
+    )
+    both = theirs.keys() & ours.keys()
+    if not both:
+        return "--"
+    found = fmean(theirs[seed] for seed in both) / fmean(ours[seed] for seed in both)
+    return f"{found:.2f}" + ("" if len(both) == len(runs) else f" ({len(both)})")
+
+
+def accuracy(runs: Sequence[Run]) -> float:
+    """Of the last tests, over the seeds, in percent."""
+    tests = [[row.test_accuracy for row in run.rows if row.test_accuracy is not None][-LAST_TESTS:] for run in runs]
+    return 100 * fmean(fmean(values) for values in tests)
+
+
+def main() -> None:
+    """Play what is missing, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scenarios", nargs="*", default=DEFAULT)
+    parser.add_argument("--part", choices=[*PARTS, *TRIED], action="append", help="only these")
+    parser.add_argument("--seeds", default="5")
+    parser.add_argument("--out", type=Path, default=Path("runs/ablation"))
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--figure", type=Path)
+    chosen = parser.parse_args()
+    parts = [part for part in (*PARTS, *TRIED) if part in (chosen.part or PARTS)]
+    seeds = seeds_from(chosen.seeds)
+    drawn: dict[str, list[float | None]] = {}
+    for name in chosen.scenarios:
+        runs = {part: [run_of(name, part, seed, chosen.out, chosen.data_dir) for seed in seeds] for part in parts}
+        if "load-aware" not in runs:
+            continue
+        ours, targets = runs["load-aware"], TARGETS[scenario_named(name).dataset]
+        print(f"\n### {name}, seeds {', '.join(map(str, seeds))}\n")
+        heads = [f"{100 * target:g} % {words}" for target in targets for words in KINDS]
+        print(f"| part | {' | '.join(heads)} | accuracy |\n|---|{'---|' * (len(heads) + 1)}")
+        for part in parts:
+            times = [ratio(runs[part], ours, target, kind) for target in targets for kind in KINDS]
+            points = accuracy(runs[part]) - accuracy(ours)
+            shown = f"{accuracy(ours):.1f} %" if part == "load-aware" else f"{points:+.1f}"
+            print(f"| {part} | {' | '.join(times)} | {shown} |")
+            drawn.setdefault(part, []).append(None if times[-2] == "--" else float(times[-2].split()[0]))
+    if chosen.figure is not None:
+        draw(drawn, chosen.scenarios, chosen.figure)
+
+
+def draw(ratios: Mapping[str, Sequence[float | None]], scenarios: Sequence[str], to: Path) -> None:
+    """Bars: the time to the higher target over load-aware's, a group for each scenario."""
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    axes = figure.subplots()
+    width = 0.8 / len(ratios)
+    for place, (part, values) in enumerate(ratios.items()):
+        at = [group + (place - len(ratios) / 2 + 0.5) * width for group in range(len(values))]
+        bars = axes.bar(at, [value or 0.0 for value in values], width, label=part)
+        if part.startswith("express"):
+            axes.bar_label(bars, fmt="%.2f", fontsize=8)
+    axes.set_xticks(range(len(scenarios)), scenarios)
+    axes.set_ylabel("time to target over load-aware's")
+    axes.axhline(1.0, color="grey", linewidth=0.8)
+    axes.legend(fontsize=8, ncols=3)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(to, metadata={"Date": None} if to.suffix == ".svg" else None)
+
+
+if __name__ == "__main__":
+    main()

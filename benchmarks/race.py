@@ -1,0 +1,78 @@
+"""The races of docs/methods.md: every method in the four layouts, travelling ones also as the grid tuned them.
+
+    python -m benchmarks.race OUT [--dataset digits] [--layouts 3,5] [--seeds 3] [--methods a,b] [--set key=value...]
+
+`tramfl methods` has the settings that the grid (`benchmarks/methods.py`) chose for methods in which every node keeps
+a model. Travelling ones keep the paper's learning rate and V there; here each of them runs a second time with the
+learning rate and V that the grid chose for it on seed 100, as multiples of the scenario's. Prints, for every layout,
+time and traffic to each target, and accuracy at equal time and traffic. Runs lie in OUT, and a second call goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from msgspec import structs
+
+from tramfl.cli.options import changed
+from tramfl.config import Scenario
+from tramfl.methods import method_named, with_method
+from tramfl.reporting.race import race_tables
+from tramfl.reporting.runs import Run, load_run
+from tramfl.simulation.grid import finished, play_cell, seeds_from
+from tramfl.simulation.play import Request
+from tramfl.simulation.scenarios import LAYOUTS, scenario_named
+
+METHODS = "load-aware,express,fedavg,fedavg-m-of-n,gossip,gossip-async,feddc-load-aware,pdmm,cmfd"
+TUNED = {"load-aware": (0.3, 4.0), "express": (1.0, 4.0)}
+"""What the grid chose for a travelling model: its learning rate and V over the scenario's."""
+
+
+def entrants(base: Scenario, methods: list[str]) -> Iterator[tuple[str, Scenario]]:
+    """Every method by its name in the table, and how it is played."""
+    for name in methods:
+        yield name, with_method(base, method_named(name))
+        if name in TUNED:
+            rate, limit = TUNED[name]
+            training = structs.replace(base.training, learning_rate=rate * base.training.learning_rate)
+            tuned = structs.replace(base, training=training, variance_limit=limit * base.variance_limit)
+            yield f"{name}, tuned", with_method(tuned, method_named(name))
+
+
+def run_of(name: str, scenario: Scenario, out: Path, data_dir: Path | None) -> Run:
+    """One run, played if it is not there yet, under the name of its row."""
+    folder = out / scenario.name / f"{name.replace(', ', '-')}-{scenario.seed}"
+    request = Request(scenario=scenario, out=folder, threads=1, keep_rows=False, data_dir=data_dir)
+    if finished(request) is None:
+        play_cell(request)
+    run = load_run(folder)
+    return replace(run, summary=structs.replace(run.summary, policy=name))
+
+
+def main() -> None:
+    """Play what is missing, and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--dataset", default="digits")
+    parser.add_argument("--layouts", default=",".join(LAYOUTS))
+    parser.add_argument("--seeds", default="3")
+    parser.add_argument("--methods", default=METHODS)
+    parser.add_argument("--set", action="append", metavar="KEY=VALUE", help="change a key of every scenario")
+    parser.add_argument("--data-dir", type=Path)
+    chosen = parser.parse_args()
+    for layout in chosen.layouts.split(","):
+        named = scenario_named(f"{chosen.dataset}-{layout}")
+        base = changed(named, named.name, chosen.set)
+        runs = [
+            run_of(name, structs.replace(scenario, seed=seed), chosen.out, chosen.data_dir)
+            for seed in seeds_from(chosen.seeds)
+            for name, scenario in entrants(base, chosen.methods.split(","))
+        ]
+        print(race_tables(runs), end="", flush=True)
+
+
+if __name__ == "__main__":
+    main()
