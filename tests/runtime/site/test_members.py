@@ -12,7 +12,8 @@ from tramfl.config import Budget
 from tramfl.runtime.operator.ports import free_ports
 from tramfl.simulation.scenarios import scenario_named
 
-SCENARIO = replace(scenario_named("digits-3"), budget=Budget(rounds=100_000))
+# A new site has labels that others have too: without its turn, load-aware may do without it for ever.
+SCENARIO = replace(scenario_named("digits-3"), budget=Budget(rounds=100_000), visit_every_rounds=8)
 
 
 def add(federation: LocalFederation, cli: Cli, name: str) -> None:
