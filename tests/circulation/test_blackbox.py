@@ -9,7 +9,9 @@ from tramfl.circulation.events import Decided, Event
 from tramfl.circulation.machine import IllegalEvent, advance
 from tramfl.circulation.phases import State
 from tramfl.notation import BadInput, Decision
-from tramfl.simulation import faults, world
+from tramfl.simulation import world
+from tramfl.simulation.fault_schedules import schedule_of
+from tramfl.simulation.faults import Trial
 
 
 def recorded(seed: int, kept: int, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Recorder, State]]:
@@ -25,7 +27,7 @@ def recorded(seed: int, kept: int, monkeypatch: pytest.MonkeyPatch) -> list[tupl
         return after
 
     monkeypatch.setattr(world, "advance", recording)
-    faults.Trial(faults.schedule_of(seed)).play()
+    Trial(schedule_of(seed)).play()
     return [(recorders[life], last[life]) for life in recorders]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from tramfl.notation import NodeId
-from tramfl.simulation.faults import (
+from tramfl.simulation.fault_schedules import (
     Cut,
     CutTransfers,
     Fault,
@@ -16,8 +16,8 @@ from tramfl.simulation.faults import (
     RegisterOutage,
     Schedule,
     SlowDisk,
-    Trial,
 )
+from tramfl.simulation.faults import Trial
 
 ROUNDS, ROUNDS_MORE = 4, 3
 AWAY = {"back at once": 0.0, "missed": 7.0}

@@ -41,7 +41,8 @@ from tramfl.circulation.phases import (
     Training,
 )
 from tramfl.circulation.steps import Step
-from tramfl.simulation.faults import Blackout, Crash, LostDisk, Schedule, Trial, schedule_of, try_schedule
+from tramfl.simulation.fault_schedules import Blackout, Crash, LostDisk, Schedule, schedule_of
+from tramfl.simulation.faults import Trial, try_schedule
 
 CHUNK = 20
 SCHEDULES = 300

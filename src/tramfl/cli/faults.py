@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from tramfl.processes import workers_with
-from tramfl.simulation.faults import schedule_of, try_schedule
+from tramfl.simulation.fault_schedules import schedule_of
+from tramfl.simulation.faults import try_schedule
 
 
 def faults(
