@@ -44,6 +44,7 @@ for package in ("scheduling", "circulation", "simulation", "record", "reporting"
         importlib.import_module(module.name)
 plan = sys.argv[1]
 assert tramfl("run", "digits-3", "--rounds", "2", "--out", "trained", "--quiet") == 0
+assert not {"sklearn", "scipy", "pandas", "torch._dynamo"} & sys.modules.keys(), "slow to load"
 assert tramfl("run", "digits-3", "--no-training", "--rounds", "5", "--out", "played") == 0
 assert tramfl("run", "digits-3", "--no-training", "--rounds", "9", "--out", "played", "--resume") == 0
 assert tramfl("report", "played") == 0

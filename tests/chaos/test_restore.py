@@ -14,7 +14,7 @@ def test_a_federation_goes_on_from_a_backup_of_register_and_weights(tmp_path: Pa
     networks = {"PYTHONPATH": str(Path(__file__).parent / "onsite")}
     with LocalFederation(folder, digits(), 3, environment=networks) as sites:
         sites.begin()
-        sites.wait_for_round(4, PATIENCE)
+        sites.wait_for_round(4)
         sites.order("pause")
         before = sites.rest()
         _end(sites)
@@ -33,7 +33,7 @@ def test_a_federation_goes_on_from_a_backup_of_register_and_weights(tmp_path: Pa
         for number, state in enumerate(states[:2]):
             shutil.copytree(backup / str(number), state)
         sites.start()
-        sites.ready(seconds=PATIENCE)
+        sites.ready()
         restored = sites.seen("record", lambda: sites.status().record, PATIENCE)
         assert (restored.run, restored.round, restored.weights.digest) == (
             before.run,
@@ -41,7 +41,7 @@ def test_a_federation_goes_on_from_a_backup_of_register_and_weights(tmp_path: Pa
             before.weights.digest,
         )
         sites.order("resume")
-        sites.wait_for_round(before.round + 2, PATIENCE)
+        sites.wait_for_round(before.round + 2)
         assert [row.round for row in sites.rows()][: before.round] == list(range(1, before.round + 1))
 
 

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from tests.system_parts import TIED
 from tramfl.circulation.custody import Record
 from tramfl.config import Scenario
+from tramfl.notation import BadInput
 from tramfl.record import Row
 from tramfl.runtime.operator import founding
 from tramfl.runtime.operator.operating import FederationStatus, Operator, operator_from
@@ -182,12 +183,11 @@ class LocalFederation:
     @property
     def record(self) -> Record:
         """The record, which must be there, at this moment: in the next the run may have moved on."""
-        return self.seen("site that tells the record", lambda: self.status().record)
+        return self.told("site that tells the record", lambda status: status.record)
 
     def rows(self) -> list[Row]:
         """Every committed round."""
-        with self._hand() as (runner, hand):
-            return runner.run(hand.rows(runner.run(hand.status())))
+        return self.recorded("rows", lambda row: True)
 
     def order(self, what: str, run: str = "", replacing: bool = False) -> str:
         """As `tramfl start` and the like give it, once there is a site that answers."""
@@ -205,7 +205,7 @@ class LocalFederation:
         with self._hand() as (runner, hand):
             return runner.run(hand.order_site(name, Order(what)))  # type: ignore[arg-type]
 
-    def ready(self, *names: str, seconds: float = 120.0) -> None:
+    def ready(self, *names: str, seconds: float = PATIENCE) -> None:
         """Until these sites, or all, answer."""
         wanted = {self.names.index(name) for name in names or self.names}
         self.wait("sites that answer", lambda: wanted <= set(self.status().answering), seconds)
@@ -235,42 +235,59 @@ class LocalFederation:
         self.wait(what, finds, seconds)
         return found[0]
 
+    def told(self, what: str, look: Callable[[FederationStatus], T | None], seconds: float = PATIENCE) -> T:
+        """What a look at the status finds, once it finds something; the sites are asked over the same connections."""
+        with self._hand() as (runner, hand):
+            return self.seen(what, lambda: look(runner.run(hand.status())), seconds)
+
+    def recorded(self, what: str, fits: Callable[[Row], bool]) -> list[Row]:
+        """Every committed round, once one of them fits."""
+
+        def found() -> list[Row] | None:
+            try:
+                rows = runner.run(hand.rows(runner.run(hand.status())))
+            except BadInput:  # a busy machine may take longer to read them than a site waits
+                return None
+            return rows if any(map(fits, rows)) else None
+
+        with self._hand() as (runner, hand):
+            return self.seen(what, found)
+
     def wait_for_round(self, round_: int, seconds: float = PATIENCE) -> Record:
         """The record, once so many rounds are committed."""
 
-        def there() -> Record | None:
-            record = self.status().record
+        def there(status: FederationStatus) -> Record | None:
+            record = status.record
             return record if record is not None and record.round >= round_ else None
 
-        return self.seen(f"round {round_}", there, seconds)
+        return self.told(f"round {round_}", there, seconds)
 
     def rest(self) -> Record:
         """The record of the run, once it has come to rest (`FederationStatus.rests`) and all its sites answer."""
 
-        def resting() -> Record | None:
-            status = self.status()
+        def resting(status: FederationStatus) -> Record | None:
             lives = {n for n, name in enumerate(self.names) if self.processes[name].poll() is None}
             return status.record if status.rests and lives <= set(status.answering) else None
 
-        return self.seen("rest", resting)
+        return self.told("rest", resting)
 
-    def wait_until_stopped(self, seconds: float = 180.0) -> Record:
+    def wait_until_stopped(self) -> Record:
         """The record, once the run is at its end; the round in hand may still be committed."""
 
-        def stopped() -> Record | None:
-            record = self.status().record
+        def stopped(status: FederationStatus) -> Record | None:
+            record = status.record
             return record if record is not None and record.status == "stopped" else None
 
-        return self.seen("end of the run", stopped, seconds)
+        return self.told("end of the run", stopped)
 
     def holder(self) -> str:
         """Who holds the model at this moment; in the next it may be another."""
 
-        def held() -> str | None:
-            record = self.status().record
+        def held(status: FederationStatus) -> str | None:
+            record = status.record
             return self.names[record.holder] if record is not None and record.holder is not None else None
 
-        return self.seen("holder", held)
+        return self.told("holder", held)
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """A site's log."""

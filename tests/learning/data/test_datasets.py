@@ -64,6 +64,12 @@ def test_digits_needs_no_file_and_holds_the_counts_that_are_known_without_it(tmp
     assert digits.classes == tuple("0123456789")
 
 
+def test_digits_without_scikit_learn_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(BadInput, match=r"comes with scikit-learn: install tramfl\[torch\]"):
+        load_dataset("digits", tmp_path)
+
+
 def test_digits_is_split_the_same_every_time(tmp_path: Path) -> None:
     first, second = load_dataset("digits", tmp_path), load_dataset("digits", tmp_path)
     np.testing.assert_array_equal(first.test_images, second.test_images)
@@ -307,7 +313,8 @@ def test_the_data_folder_is_the_one_named_nearest(tmp_path: Path, monkeypatch: p
 
 def test_data_and_partitions_can_be_had_without_torch_or_sklearn() -> None:
     code = (
-        "import sys, tramfl.learning, tramfl.learning.data.datasets, tramfl.learning.data.partition;"
+        "import pathlib, sys, tramfl.learning, tramfl.learning.data.datasets, tramfl.learning.data.partition;"
+        "tramfl.learning.data.datasets.load_dataset('digits', pathlib.Path('nowhere'));"
         "sys.exit(any(m in sys.modules for m in ('torch', 'sklearn', 'safetensors')))"
     )
     assert subprocess.run([sys.executable, "-c", code], env=dict(os.environ), check=False).returncode == 0

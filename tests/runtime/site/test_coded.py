@@ -35,22 +35,20 @@ def test_coded_models_survive_a_kill_and_a_site_without_the_reference_and_are_de
     tmp_path: Path, cli: Cli
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(OTHER_FIRST_WEIGHTS)
-    with LocalFederation(tmp_path / "f", SCENARIO, 3, environment={"PYTHONPATH": str(tmp_path)}) as federation:
+    environment = {"PYTHONPATH": str(tmp_path)}
+    with LocalFederation(tmp_path / "f", SCENARIO, 3, lease_seconds=6.0, environment=environment) as federation:
         federation.start()
         federation.ready()
         federation.order("start", "run")
-        federation.wait("training at c", lambda: 2 in {row.node for row in federation.rows()})
+        federation.recorded("training at c", lambda row: row.node == 2)
         fetched = [line for line in federation.events("c") if line["event"] == "reference-fetched"]
         assert len(fetched) == 1
         federation.kill("b")
-        dead = federation.rows()[-1].round
-        federation.wait("rounds without b", lambda: federation.rows()[-1].round >= dead + 3)
+        dead = federation.record.round
+        federation.wait_for_round(dead + 3)
         federation.start("b")
         federation.ready()
-        tested = federation.seen(
-            "test", lambda: [r for r in federation.rows() if r.test_accuracy is not None and r.round > dead] or None
-        )
-        assert max(row.test_accuracy or 0 for row in tested) > 0.3
+        federation.recorded("model that has learnt", lambda row: row.round > dead and (row.test_accuracy or 0) > 0.3)
         federation.order("stop")
         federation.rest()
 

@@ -97,18 +97,12 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFedera
         federation.start()
         federation.ready()
         federation.order("start", "first", replacing=True)
-        federation.wait("round of every site", lambda: {row.node for row in federation.rows()} >= {0, 1, 2})
+        for node in range(3):
+            federation.recorded("round of every site", lambda row, node=node: row.node == node)  # type: ignore[misc]
         federation.wait_for_round(12)
         federation.order("pause")
         federation.rest()
         yield federation
-
-
-@pytest.fixture(autouse=True)
-def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A site that lives answers, however busy the machine; one that has ended is known at once."""
-    monkeypatch.setattr(operating, "ANSWER_SECONDS", 30.0)
-    monkeypatch.setattr(preflight, "PEER_SECONDS", 30.0)
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +176,12 @@ def test_status_shows_all_but_the_rounds_while_the_register_is_silent(federation
     assert told.data["status"]["record"]["ledger"]["round"] >= 10
     assert told.data["last_rounds"] == []
     assert "the register does not answer" in told.data["last_rounds_unread"]
-    after = cli("status", federation.federation, "--format", "json").data
+
+    def again() -> dict[str, Any] | None:
+        found: dict[str, Any] = cli("status", federation.federation, "--format", "json").data
+        return found if found["last_rounds"] else None
+
+    after = federation.seen("rounds again", again)
     assert (len(after["last_rounds"]), after["last_rounds_unread"]) == (5, None)
 
 
@@ -432,9 +431,7 @@ def test_a_training_process_that_is_killed_while_it_rests_comes_back_by_itself(f
 
     federation.wait("another process", ready)
     with going_on(federation) as before:
-        federation.wait(
-            "round that b trains", lambda: any(r.node == 1 and r.round > before.round for r in federation.rows())
-        )
+        federation.recorded("round that b trains", lambda row: row.node == 1 and row.round > before.round)
 
 
 # Where the model cannot be fetched.

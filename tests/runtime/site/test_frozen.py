@@ -47,10 +47,10 @@ def test_only_the_head_travels_between_sites_that_have_the_same_frozen_part(tmp_
         federation.start()
         federation.ready()
         federation.order("start", "run")
-        federation.wait("hop", lambda: len({row.node for row in federation.rows() if row.node is not None}) == 2)
-        tested = federation.seen(
-            "test", lambda: [row for row in federation.rows() if row.test_accuracy is not None] or None
-        )
+        for node in range(2):
+            federation.recorded("hop", lambda row, node=node: row.node == node)  # type: ignore[misc]
+        rows = federation.recorded("test", lambda row: row.test_accuracy is not None)
+        tested = [row for row in rows if row.test_accuracy is not None]
         assert all(isinstance(row.metrics, dict) and 0 <= row.metrics["f1"] <= 1 for row in tested)
         federation.order("stop")
         federation.rest()

@@ -41,8 +41,7 @@ def test_members_come_and_go_while_the_run_goes_on(tmp_path: Path, cli: Cli) -> 
         federation.wait_for_round(3)
 
         add(federation, cli, "d")
-        federation.wait("round of the new site", lambda: any(row.node == 3 for row in federation.rows()))
-        rows = federation.rows()
+        rows = federation.recorded("round of the new site", lambda row: row.node == 3)
         assert all(len(row.loads.flops) == 4 for row in rows)
         assert rows[0].sites == ("a", "b", "c")
         assert rows[-1].sites == ("a", "b", "c", "d")

@@ -17,33 +17,55 @@ from tramfl.runtime.transport.links import encode
 from tramfl.runtime.wire import AskRows
 
 
+async def refused(trial: Trial, count: int) -> list[str]:
+    """The reasons of all refusals, once there are so many."""
+    while len(trial.log.refusals()) < count:
+        await asyncio.sleep(0.01)
+    return [line["reason"] for line in trial.log.refusals()]
+
+
 @played
 async def test_idle_streams_of_one_peer_take_no_place_from_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "FIRST_SECONDS", 0.5)
+    monkeypatch.setattr(serving, "FIRST_SECONDS", SECONDS)
+    most = guarding.STREAMS_AT_ONCE["Carry"]
     async with Trial(tmp_path, data=b"small") as trial:
         greedy = [trial.peers("cedar") for _ in range(12)]
         calls: list[Any] = []
         for peers in greedy:  # a connection each: gRPC allows each of them some streams
             calls += [peers._channel(1).stream_stream(links.method("Carry"))() for _ in range(50)]
-        waiting = asyncio.gather(*(call.read() for call in calls), return_exceptions=True)
+        reading = [asyncio.create_task(call.read()) for call in calls]
         assert (await trial.peers("ash").load(1, ASK, SECONDS)).held == (5, 5)
         await trial.peers("ash").send(1, trial.consignment(), trial.model, ignore)
-        ended = await waiting
-        codes = {error.code() for error in ended if isinstance(error, grpc.aio.AioRpcError)}
-        assert len(calls) == 600
-        assert codes <= {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED}
-        assert grpc.StatusCode.RESOURCE_EXHAUSTED in codes
+        while sum(not task.done() for task in reading) > most:
+            await asyncio.sleep(0.01)
+        errors = [task.exception() for task in reading if task.done()]
+        codes = [error.code() for error in errors if isinstance(error, grpc.aio.AioRpcError)]
+        assert codes == [grpc.StatusCode.RESOURCE_EXHAUSTED] * (len(calls) - most)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*reading, return_exceptions=True)
         for peers in greedy:
             await peers.close()
+
+
+@played
+async def test_a_stream_that_stays_idle_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "FIRST_SECONDS", 0.1)
+    async with Trial(tmp_path, data=b"small") as trial:
+        call = trial.peers("cedar")._channel(1).stream_stream(links.method("Carry"))()
+        with pytest.raises(grpc.aio.AioRpcError) as left:
+            await call.read()
+        assert left.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 @played
 async def test_a_peer_that_asks_for_all_rows_at_once_or_does_not_take_them_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "STALL_SECONDS", 0.5)
+    monkeypatch.setattr(serving, "STALL_SECONDS", SECONDS)
+    most = guarding.STREAMS_AT_ONCE["Rows"]
     async with Trial(tmp_path, data=b"small") as trial:
         peers = trial.peers("cedar")
         for first, last in ((1, 1 << 40), (-1, 5), (1 << 60, 1 << 60), (0, serving.MOST_ROWS)):
@@ -53,11 +75,16 @@ async def test_a_peer_that_asks_for_all_rows_at_once_or_does_not_take_them_is_re
         ask = encode(AskRows("trial", 1, 400))
         before = len(trial.log.refusals())
         unread = [peers._channel(1).unary_stream(links.method("Rows"))(ask) for _ in range(40)]
-        while len(trial.log.refusals()) < before + len(unread):
-            await asyncio.sleep(0.05)
-        reasons = [line["reason"] for line in trial.log.refusals()[before:]]
-        assert sum("nothing was taken" in reason for reason in reasons) == guarding.STREAMS_AT_ONCE["Rows"]
-        assert sum("calls open" in reason for reason in reasons) == len(unread) - guarding.STREAMS_AT_ONCE["Rows"]
+        reasons = (await refused(trial, before + len(unread) - most))[before:]
+        assert all("calls open" in reason for reason in reasons)
+        for call in unread:
+            call.cancel()
+
+        monkeypatch.setattr(serving, "STALL_SECONDS", 0.1)
+        before = len(trial.log.refusals())
+        another = trial.peers("ash")._channel(1).unary_stream(links.method("Rows"))(ask)
+        assert "nothing was taken" in (await refused(trial, before + 1))[-1]
+        another.cancel()
 
 
 def test_a_peer_has_its_burst_and_then_its_rate_and_another_peer_has_its_own() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.sites import SECONDS, Trial, played
-from tramfl.runtime.transport import Busy, Refusal, links
-from tramfl.runtime.transport.probing import FRAME_BYTES, TURN_SECONDS, sustained
+from tramfl.runtime.transport import Busy, Refusal, links, probing
+from tramfl.runtime.transport.probing import FRAME_BYTES, sustained
 
 
 def test_the_slow_start_of_a_connection_is_left_out() -> None:
@@ -24,14 +24,17 @@ def test_frames_that_came_at_one_moment_have_the_rate_of_the_whole() -> None:
 
 
 @played
-async def test_two_sites_do_not_probe_a_third_at_once(tmp_path: Path) -> None:
+async def test_two_sites_do_not_probe_a_third_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Trial(tmp_path) as trial:
+        monkeypatch.setattr(probing, "TURN_SECONDS", 3600.0)
         bandwidth, latency = await trial.peers().probe(1, SECONDS)
         assert bandwidth > 0
         assert latency > 0
         with pytest.raises(Busy):
             await trial.peers("cedar").probe(1, SECONDS)
-        await asyncio.sleep(TURN_SECONDS)
+        monkeypatch.setattr(probing, "TURN_SECONDS", 0.1)
+        await trial.peers().probe(1, SECONDS)  # which gives its turn up in a moment
+        await asyncio.sleep(0.2)
         await trial.peers("cedar").probe(1, SECONDS)
         assert trial.log.lines == []
 

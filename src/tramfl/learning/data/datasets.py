@@ -1,7 +1,7 @@
 """Data sets of images as plain arrays, from one data folder, and where missing files come from.
 
-scikit-learn is imported only for `digits`, torch never. Nothing is ever unpickled: idx files, CIFAR-10's binary
-release and npz archives without objects.
+Neither scikit-learn, which `digits` comes with, nor torch is imported. Nothing is ever unpickled: idx files,
+CIFAR-10's binary release and npz archives without objects.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,8 @@ _ROWS = 1024
 
 NAMES = ("digits", "mnist", "fashion-mnist", "cifar10")
 """The data sets known by name."""
+DIGITS_FILE = Path("datasets", "data", "digits.csv.gz")
+"""Where scikit-learn has the images, in its own folder: 64 pixels from 0 to 16 and the label a line."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,13 +189,14 @@ def load_dataset(name: str, data_dir: Path, *, download: bool = True, report: Re
 
 
 def _digits() -> Dataset:
-    try:
-        from sklearn.datasets import load_digits  # noqa: PLC0415 - heavy, and only this data set needs it
-    except ImportError:
-        raise BadInput("dataset = 'digits' comes with scikit-learn: install tramfl[torch].") from None
-    pixels, target = load_digits(return_X_y=True)
-    images = np.asarray(pixels, dtype=np.float32).reshape(-1, 1, 8, 8) / 16
-    labels = np.asarray(target, dtype=np.int64)
+    # The file itself: to import scikit-learn takes as long as to import PyTorch.
+    found = find_spec("sklearn")
+    file = Path(found.origin if found is not None and found.origin else ".").parent / DIGITS_FILE
+    if not file.is_file():
+        raise BadInput("dataset = 'digits' comes with scikit-learn: install tramfl[torch].")
+    table = np.loadtxt(file, delimiter=",")
+    images = table[:, :-1].astype(np.float32).reshape(-1, 1, 8, 8) / 16
+    labels = table[:, -1].astype(np.int64)
     test = np.zeros(len(labels), dtype=bool)
     for label in range(10):
         # Every fifth image of a label: the same split for ever, on any version of any generator.
