@@ -8,6 +8,10 @@ hops       predicted over actual seconds of every hop. Goal: once a link has car
 collapse   a link falls from 100 to 1 Mbit/s in the middle of a hop. Goal: the round commits elsewhere within three
            times what a round elsewhere was predicted to take, and what had arrived is kept.
 
+overhead   all that is neither training nor transfer nor waiting, a round, of a model that takes no time to send. Goal
+           in the median: 6 of the longest round trips between two sites, and 50 ms. And the sum of all times in the
+           record over the time that passed by the wall clock. Goal: within 2 % of 1.
+
 guards     a site trains nonsense: its weights are not committed, and the round ends elsewhere. A drained site trains
            no more until it is let in again. A run does not start with fewer sites than --min-sites asks for.
 
@@ -43,6 +47,7 @@ LINES = (Line(200, 200, 2.5), Line(100, 60, 8), Line(47, 100, 15), Line(20, 120,
 LEASE_SECONDS = 20.0
 MODEL_MEGABYTES = 45
 MEDIAN_GOAL, WORST_GOAL, FIRST_GOAL, COLLAPSE_GOAL = 1.25, 2.0, 2.0, 3.0
+ROUND_TRIPS_GOAL, MORE_SECONDS_GOAL, WALL_GOAL = 6, 0.050, 0.02
 PATIENCE = 600.0
 TRIES = 5
 BAD = "d"
@@ -50,14 +55,16 @@ BAD = "d"
 NETWORKS = Path(__file__).parents[1] / "tests" / "chaos" / "onsite"
 
 
-def scenario(policy: str = "random") -> Scenario:
+def scenario(network: str | None = "wide_network:deep") -> Scenario:
     """Digits without end, with a network of 45 MB; the policy draws the next site, so every link is used."""
     digits = scenario_named("digits-5")
-    training = replace(digits.training, network="wide_network:deep", learning_rate=0.01)
+    training = replace(digits.training, learning_rate=0.01)
+    if network is not None:
+        training = replace(training, network=network)
     partition = replace(digits.partition, layout="iid", nodes=len(LINES))
     return replace(
         digits,
-        policy=policy,
+        policy="random",
         partition=partition,
         training=training,
         budget=Budget(rounds=10**9),
@@ -241,6 +248,28 @@ def _given_up(far: Far, caught: Caught) -> list[str]:
     return [e["reason"] for e in events if e["event"] == "given-up" and e["peer"] == name]
 
 
+def show_overhead(far: Far, rounds: int) -> bool:
+    """Play rounds of a small model, and print what they took beside training and transfers."""
+    far.sites.order("start", "overhead")
+    before = far.sites.wait_for_round(10, PATIENCE)
+    after = far.sites.wait_for_round(before.round + rounds, PATIENCE)
+    far.sites.order("stop")
+    far.sites.rest()
+    rows = [row for row in far.sites.rows() if before.round < row.round <= after.round]
+    took = [row.overhead for row in rows if row.lost_seconds == 0]
+    median, slow = statistics.median(took), statistics.quantiles(took, n=20)[-1]
+    passed = after.weights.since - before.weights.since
+    ratio = (after.ledger.seconds - before.ledger.seconds) / passed
+    longest = far.network.longest_round_trip
+    goal = ROUND_TRIPS_GOAL * longest + MORE_SECONDS_GOAL
+    print(
+        f"overhead: {1000 * median:.0f} ms a round in the median of {len(took)}, 95 % within {1000 * slow:.0f} ms"
+        f" (goal {ROUND_TRIPS_GOAL} x {1000 * longest:.0f} + {1000 * MORE_SECONDS_GOAL:.0f} = {1000 * goal:.0f} ms);"
+        f" recorded over wall clock {ratio:.4f} (goal within {WALL_GOAL:.0%} of 1)"
+    )
+    return median <= goal and abs(ratio - 1) <= WALL_GOAL
+
+
 def show_guards(far: Far) -> bool:
     """Let a site train nonsense, drain a site, and ask for more sites than there are."""
     sites, bad = far.sites, far.sites.names.index(BAD)
@@ -283,8 +312,11 @@ def main() -> int:
     if os.geteuid() != 0:
         print("make trial needs root: it makes network namespaces.")
         return 1
-    with tempfile.TemporaryDirectory() as folder, far_apart(Path(folder), scenario()) as far:
-        good = [show_hops(far, 12 if short else 50), show_collapse(far), show_guards(far)]
+    with tempfile.TemporaryDirectory() as folder:
+        with far_apart(Path(folder, "small"), scenario(network=None)) as far:
+            good = [show_overhead(far, 30 if short else 100)]
+        with far_apart(Path(folder, "large"), scenario()) as far:
+            good += [show_hops(far, 12 if short else 50), show_collapse(far), show_guards(far)]
     return 0 if all(good) else 1
 
 

@@ -10,6 +10,7 @@ import pytest
 from tests.chaos.root import SmallDisk, mounted, small_disks
 from tests.chaos.scenes import Kind, Scene, scene
 from tests.runtime.federations import LONG_LEASE, LocalFederation
+from tramfl.notation import BadInput
 from tramfl.runtime.weights.store import SPARE_BYTES
 
 SITE = "b"
@@ -65,6 +66,21 @@ def test_a_holder_without_a_byte_left_hands_the_model_on(cramped: tuple[Scene, S
     finally:
         disk.empty()
     chaos.waits_for(SITE)
+    chaos.finish()
+
+
+def test_a_run_does_not_begin_while_a_disk_is_full_and_the_site_is_named(cramped: tuple[Scene, SmallDisk]) -> None:
+    chaos, disk = cramped
+    chaos.begin()
+    chaos.reach(2)
+    chaos.finish()
+    disk.fill(leaving=0)
+    try:
+        with pytest.raises(BadInput, match=f"site {SITE} cannot take part: .*No space left on device"):
+            chaos.federation.order("start", "crowded", replacing=True)
+    finally:
+        disk.empty()
+    chaos.begin()
     chaos.finish()
 
 

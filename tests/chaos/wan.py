@@ -39,6 +39,12 @@ class FarNetwork(Network):
         """Mbit/s from one host to another."""
         return min(self.lines[one].up, self.lines[other].down)
 
+    @property
+    def longest_round_trip(self) -> float:
+        """Seconds between the two hosts that are farthest apart, there and back."""
+        *_, second, first = sorted(line.delay for line in self.lines)
+        return 2 * (first + second) / 1000
+
     def change(self, host: int, *, up: float | None = None, down: float | None = None) -> None:
         """Give a line other rates."""
         line = self.lines[host]

@@ -37,11 +37,18 @@ def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     return asyncio.run(work())
 
 
+def quiet_grpc() -> None:
+    """Keep lines of gRPC's core off standard error: what they are about is in the command's sentences.
+
+    To be called before gRPC is imported.
+    """
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
 @contextlib.asynccontextmanager
 async def operator(path: Path, insecure: bool) -> AsyncIterator[Operator]:
     """The operator that a file makes one."""
-    # gRPC's core writes lines of its own to standard error; what they are about is in the command's sentences.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    quiet_grpc()
     found = runtime().operator_from(path, insecure)
     try:
         yield found

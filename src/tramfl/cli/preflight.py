@@ -9,7 +9,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from tramfl.cli.federations import InsecureOption, need_linux, run, runtime
+from tramfl.cli.federations import InsecureOption, need_linux, quiet_grpc, run, runtime
 from tramfl.cli.options import Format, FormatOption
 
 
@@ -20,6 +20,7 @@ def preflight(
 ) -> None:
     """Check certificates, port, register, model and data, disk, and that every peer answers; print what to fix."""
     need_linux()
+    quiet_grpc()
     runtime()
     from tramfl.runtime.operator import preflight as checks
     from tramfl.runtime.settings import read_site

@@ -67,11 +67,13 @@ def print_status(
         copies = ", ".join(map(found.name_of, record.safe.copies))
         console.print(
             f"{found.federation}: run {record.run} is {record.status}; round {record.round:,}, epoch {record.epoch},"
-            f" the model is at {holder}."
+            f" the model is at {holder}.",
+            soft_wrap=True,
         )
         console.print(
             f"Safe: round {record.safe.round:,} at {copies}. Samples: {record.ledger.samples:,}; labels ±"
-            f" {math.sqrt(record.ledger.label_variance):,.1f}."
+            f" {math.sqrt(record.ledger.label_variance):,.1f}.",
+            soft_wrap=True,
         )
         if record.versions:
             rounds = ", ".join(f"{version.round:,}" for version in record.versions)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tramfl.cli.federations import InsecureOption, runtime
+from tramfl.cli.federations import InsecureOption, quiet_grpc, runtime
 from tramfl.notation import BadInput
 from tramfl.reporting.dashboard import FolderSource, serve
 from tramfl.reporting.dashboard.server import LOOPBACK
@@ -41,6 +41,7 @@ def watch(
     if what.suffix != ".toml":
         serve(FolderSource(what), host, port, token, announce)
         return
+    quiet_grpc()
     runtime()
     from tramfl.runtime.operator.watching import FederationSource
 

@@ -175,6 +175,27 @@ async def test_a_removed_user_is_refused_where_it_is_signed_in(fed: Path, cluste
     assert (again.code, "etcd has no user" in again.err) == (2, True)
 
 
+@played
+async def test_a_site_signs_in_with_a_new_password_while_it_runs(fed: Path, cluster: EtcdCluster, cli: Cli) -> None:
+    site, thief, file = register_of(fed, "0"), Thief(cluster, fed), fed / "sites/0/etcd.password"
+    await site.join()
+    old = file.read_text()
+    file.unlink()
+    done = await asyncio.to_thread(cli, "etcd", "users", "fed", "0", "--root-password", "root.password")
+    assert done.code == 0, done
+    new = file.read_text()
+    assert not thief.may("kv/range", {"key": text(KEYS.record)})
+    file.write_text(old)  # the new one is not copied to the site yet
+    with pytest.raises(Silent, match="invalid user ID or password"):
+        await site.look()
+    file.unlink()
+    with pytest.raises(Silent, match=r"etcd\.password cannot be read"):
+        await site.look()
+    file.write_text(new)
+    assert (await site.look()).alive == {"0"}
+    await site.close()
+
+
 def test_passwords_are_private_stay_the_same_and_are_named_in_the_site_file(fed: Path, cli: Cli) -> None:
     site = fed / "sites/0"
     password = (site / "etcd.password").read_bytes()

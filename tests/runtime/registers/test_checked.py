@@ -84,6 +84,22 @@ async def test_a_bad_record_is_logged_once_and_ignored_until_it_is_repaired(tmp_
     assert repaired.record == SECOND
     assert (await shared.honest.look()).versioned == repaired
     assert await shared.honest.repair() is None
+    shared.overwrite(bad)
+    with pytest.raises(Silent):
+        await shared.honest.look()
+    assert len(shared.ignored()) == 2, "it is bad again"
+    await shared.honest.close()
+
+
+@story
+async def test_a_run_of_another_protocol_that_goes_on_is_logged_once(tmp_path: Path) -> None:
+    shared = Shared(tmp_path)
+    await shared.begin()
+    for _ in range(3):
+        shared.overwrite(msgspec.msgpack.encode({"run": 7, "protocol": 9}))
+        with pytest.raises(Silent, match="protocol 9"):
+            await shared.honest.look()
+    assert len(shared.ignored()) == 1
     await shared.honest.close()
 
 

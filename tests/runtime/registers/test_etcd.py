@@ -347,7 +347,7 @@ class TestEtcdSecurity:
 
     def register(self, secure: EtcdCluster, federation: str = "mine", password: str = "word", **changes: Any) -> Any:
         settings = secure.settings(**{"user": "site", "timeout_seconds": 10, **changes})
-        return EtcdRegister(settings, federation, "0", LONG, password)
+        return EtcdRegister(settings, federation, "0", LONG, lambda: password)
 
     @story
     async def test_a_user_with_the_right_password_gets_in(self, secure: EtcdCluster) -> None:

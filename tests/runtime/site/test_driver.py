@@ -162,6 +162,49 @@ def test_the_row_of_a_round_whose_training_diverged_says_so(tmp_path: Path) -> N
     assert (row.node, row.diverged) == (0, True)
 
 
+class Chatty(Alone):
+    """A site that notes when it is asked to ask another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[int, int]] = []
+        self.committed = 0
+
+    async def load_of(self, node: int, ask: AskLoad, seconds: float) -> tuple[Load, float]:
+        self.asked.append((ask.round, self.committed))
+        return Load(1.0, 1e3, (0,) * 10), 1e3
+
+    async def send(self, *_: object) -> None:
+        raise Unreachable("it takes no copy")
+
+    def closed(self, command: do.CloseRound, path: Path | None) -> None:
+        self.committed = command.record.round
+
+
+def test_a_site_that_has_trained_asks_the_others_before_the_round_is_committed_and_no_second_time(
+    tmp_path: Path,
+) -> None:
+    scenario, chatty = scenario_named("digits-3"), Chatty()
+
+    async def play() -> None:
+        shop, store = BenchHere(Build(scenario, 0, "a", None, None, None, 1)), WeightStore(tmp_path / "runs" / "run")
+        built, first = await shop.open(), store.scratch()
+        digest = (await shop.make_initial(first)).digest
+        store.put(first, Copy(digest, 0, 1))
+        memory = Memory(MemoryRegister(first_record("run", 0, digest, (0,), 10, tuple(map(Entry, "abc")))))
+        driver = await made(tmp_path, memory, chatty, built.cost, 3, 10, shop, store)
+        driver.held[0] = built.held
+        driver.start()
+        while ("run", 2) not in memory.rows and not chatty.errors:
+            await asyncio.sleep(0.01)
+        await driver.end()
+
+    asyncio.run(play())
+    assert chatty.errors == []
+    # The first round is asked for when it begins, the second while the first is not committed yet; of b and c each.
+    assert [asked for asked in chatty.asked if asked[0] <= 2] == [(1, 0), (1, 0), (2, 0), (2, 0)]
+
+
 def impossible(driver: Driver) -> on.Event:
     decision = Decision("by hand", None, (0, 0), 0.0, 0.0, 1.0, "Nobody trains.")
     return on.Decided(1001.0, driver.state.ticket + 1, decision)
@@ -265,7 +308,8 @@ def asked(folder: Path, load: Load) -> tuple[list[on.Event], list[tuple[str, str
         driver, surroundings, _ = await following(folder)
         surroundings.load = load
         told: Any = driver
-        told.tell, told._log = events.append, lambda event, **fields: logged.append((event, fields["reason"]))
+        told.tell = events.append
+        told._loads._log = lambda event, **fields: logged.append((event, fields["reason"]))
         await driver._asking(do.AskLoads(1, 1, (1,)), 1)
         del told.tell
         await driver.end()

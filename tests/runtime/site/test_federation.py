@@ -24,7 +24,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 from msgspec.structs import replace
 
-from tests.conftest import Cli
+from tests.conftest import Cli, Process, ended
 from tests.runtime.federations import LocalFederation, unreadable
 from tramfl.circulation.custody import Entry, Record, first_record
 from tramfl.config import Budget
@@ -353,6 +353,24 @@ class TestPreflightOfAnotherRun:
         with (site / "federation.toml").open("a") as file:
             file.write('\n[[site]]\nname = "e"\naddress = "127.0.0.1:9"\n')
         assert "lists site 'e', which run first does not have" in self.message(cli, site)
+
+
+def test_sites_of_another_authority_are_named_as_such_and_grpc_says_nothing(
+    federation: LocalFederation, process: Process, cli: Cli, tmp_path: Path
+) -> None:
+    addresses = ",".join(entry.address for entry in read_federation(federation.federation).file.site)
+    assert cli("init", tmp_path / "foreign", "--sites", "a,b,c", "--addresses", addresses).code == 0
+    foreign = "certificate is of another authority than those in the ca.crt here"
+    shown = ended(process("status", tmp_path / "foreign" / "federation.toml", "--format", "json"))
+    assert (shown.code, shown.err) == (1, "")
+    assert all(foreign in site["why_not"] for site in shown.data["status"]["sites"])
+    checked = asyncio.run(_peers_of(tmp_path / "foreign" / "sites" / "a" / "site.toml"))
+    assert [finding.check for finding in checked] == ["peer b", "peer c"]
+    assert all(foreign in finding.message and not finding.good for finding in checked)
+
+
+async def _peers_of(site: Path) -> list[Finding]:
+    return [finding async for finding in preflight._peers(read_site(site), insecure=False)]
 
 
 def test_without_certificates_nobody_is_let_in(federation: LocalFederation, cli: Cli) -> None:

@@ -45,6 +45,10 @@ def test_members_come_and_go_while_the_run_goes_on(tmp_path: Path, cli: Cli) -> 
         assert all(len(row.loads.flops) == 4 for row in rows)
         assert rows[0].sites == ("a", "b", "c")
         assert rows[-1].sites == ("a", "b", "c", "d")
+        # The operator's federation.toml does not list d: who is a member is in the register.
+        assert "d is drained" in cli("drain", "d", federation.federation).out
+        assert "d is taking part again" in cli("undrain", "d", federation.federation).out
+        cli("drain", "e", federation.federation).refused("has no member 'e'; it has a, b, c, d")
 
         holder = federation.holder()
         assert cli("members", "remove", holder, "--federation", federation.federation).code == 0

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from tramfl.notation import Ledger, Loads, ModelCost
-from tramfl.runtime.site import driver
+from tramfl.runtime.site import asking
 from tramfl.runtime.wire import Load
 from tramfl.scheduling.policy import policy_named
 from tramfl.simulation.scenarios import scenario_named
@@ -20,17 +20,17 @@ SCENARIO = scenario_named("digits-3")
 
 def test_what_a_site_may_say_it_holds_is_what_the_scheduler_can_count() -> None:
     for labels in (2, 10, 1000):
-        most = driver.MOST_HELD // labels
-        assert driver._wrong(Load(1e12, None, (most,) * labels), 1e6, labels, 1) is None
-        assert "it holds" in str(driver._wrong(Load(1e12, None, (most + 1,) * labels), 1e6, labels, 1))
+        most = asking.MOST_HELD // labels
+        assert asking.wrong_with(Load(1e12, None, (most,) * labels), 1e6, labels, 1) is None
+        assert "it holds" in str(asking.wrong_with(Load(1e12, None, (most + 1,) * labels), 1e6, labels, 1))
         for name in ("load-aware", "random", "time-first", "variance-first", "tram"):
             for loads in (Loads((1e12,), (1e6,)), Loads((1.0,), (1.0,))):
                 policy_named(name).decide(
                     Ledger.empty(labels), loads, np.full((1, labels), most), 0, ModelCost(1e9, 1e9),
                     np.random.default_rng(0),
                 )  # fmt: skip
-    assert driver._wrong(Load(1e-300, None, (1, 1)), 1e6, 2, 1) == "1e-300 FLOPS"
-    assert driver._wrong(Load(1e12, None, (1, 1)), 1e-300, 2, 1) == "1e-300 bit/s"
+    assert asking.wrong_with(Load(1e-300, None, (1, 1)), 1e6, 2, 1) == "1e-300 FLOPS"
+    assert asking.wrong_with(Load(1e12, None, (1, 1)), 1e-300, 2, 1) == "1e-300 bit/s"
 
 
 def test_what_cannot_be_logged_any_more_holds_nobody_up() -> None:

@@ -28,7 +28,17 @@ from tests.runtime.sites import (
 from tests.system_parts import TIED
 from tramfl.notation import BadInput
 from tramfl.runtime.roster import Roster
-from tramfl.runtime.transport import Credentials, Peers, Refusal, Server, TransferRefused, Unreachable, links, serving
+from tramfl.runtime.transport import (
+    Credentials,
+    Distrusted,
+    Peers,
+    Refusal,
+    Server,
+    TransferRefused,
+    Unreachable,
+    links,
+    serving,
+)
 from tramfl.runtime.transport.links import encode
 from tramfl.runtime.wire import (
     AskLoad,
@@ -299,16 +309,37 @@ async def test_handshakes_that_fail_are_refused_and_logged_with_the_reason(tmp_p
         site.process.kill()
 
 
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("expired", "its certificate has expired"),
+        ("of another authority", r"its certificate is of another authority than those in the ca\.crt here"),
+        ("another site's", "its certificate is another site's"),
+    ],
+)
 @played
-async def test_a_certificate_that_expired_at_the_server_is_not_accepted_by_a_caller(tmp_path: Path) -> None:
+async def test_a_server_whose_certificate_will_not_do_is_not_believed_and_the_reason_is_named(
+    tmp_path: Path, fault: str, reason: str
+) -> None:
     trial = Trial(tmp_path)
     assert trial.authority is not None
-    expired = trial.authority.issue("birch", lasts=-DAY)
-    server = Server(f"127.0.0.1:{trial.port}", expired, Roster(trial.federation), trial.host, trial.log)
+    shown = {
+        "expired": trial.authority.issue("birch", lasts=-DAY),
+        "of another authority": Authority("another").issue("birch", trusting=trial.authority),
+        "another site's": trial.authority.issue("cedar"),
+    }[fault]
+    server = Server(f"127.0.0.1:{trial.port}", shown, Roster(trial.federation), trial.host, trial.log)
     await server.start()
-    with pytest.raises(Unreachable):
+    with pytest.raises(Distrusted, match=f"^birch is not believed: {reason}$"):
         await trial.peers().load(1, ASK, SECONDS)
     await server.stop(0)
+
+
+@played
+async def test_a_site_that_is_not_there_is_named_without_the_words_of_grpc(tmp_path: Path) -> None:
+    trial = Trial(tmp_path)
+    with pytest.raises(Unreachable, match=r"^birch does not answer: Connection refused( \(111\))?$"):
+        await trial.peers().load(1, ASK, SECONDS)
 
 
 @played

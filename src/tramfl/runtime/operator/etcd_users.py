@@ -118,7 +118,7 @@ def _as_root(federation: Federation, root: Path) -> Gateway:
         for key in ("authorities", "certificate", "key")
         if (file := getattr(settings, key)) is not None
     }
-    return Gateway(replace(settings, user=ROOT, **files), password)
+    return Gateway(replace(settings, user=ROOT, **files), lambda: password)
 
 
 async def _ask(etcd: Gateway, path: str, body: Json) -> Json:

@@ -350,9 +350,12 @@ class Operator:
             return False
 
     async def order_site(self, site: str, order: Order, seconds: float = START_SECONDS) -> str:
-        """Give an order to one site; BadInput where it does not carry it out."""
+        """Give an order to one member; BadInput where it does not carry it out."""
+        members = [entry.site for entry in (await self.status()).sites if entry.member]
+        if site not in members:
+            raise BadInput(f"{self.federation.file.name!r} has no member {site!r}; it has {', '.join(members)}.")
         try:
-            answer = await self._peers.order(self.federation.number_of(site), order, seconds)
+            answer = await self._peers.order(self._roster.number_of(site), order, seconds)
         except (Unreachable, Refusal) as error:
             raise BadInput(f"{site} did not carry the order out: {error}.") from None
         if not answer.done:
@@ -445,7 +448,7 @@ class Operator:
             try:
                 await self._peers.fetch(node, digest, to, lambda _: None)
             except (Unreachable, Refusal) as error:
-                why = f"{self.federation.names[node]}: {error}"
+                why = f"{self._roster.names[node]}: {error}"
                 continue
             return
         raise BadInput(f"the file {digest[:12]}... cannot be fetched ({why}).")

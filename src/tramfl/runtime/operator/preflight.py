@@ -23,7 +23,7 @@ from tramfl.runtime.roster import Roster
 from tramfl.runtime.settings import SiteSettings, host_and_port
 from tramfl.runtime.site import agreement_of, check_format, digest_of, disagreement, misfit
 from tramfl.runtime.training import Build, Built, WorkFailed, Workshop
-from tramfl.runtime.transport import Peers, Refusal, Unreachable
+from tramfl.runtime.transport import Distrusted, Peers, Refusal, Unreachable
 from tramfl.runtime.transport.certificates import describe, unfit
 from tramfl.runtime.weights.store import SPARE_BYTES
 from tramfl.runtime.wire import Order, SiteReport
@@ -204,8 +204,10 @@ async def _peer(site: SiteSettings, peers: Peers, node: NodeId) -> Finding:
     began = time.time()
     try:
         answer = await peers.order(node, Order("status"), PEER_SECONDS)
+    except Distrusted as error:
+        return _bad(check, f"{entry.address}: {error}; give both sites what one tramfl init or tramfl cert made.")
     except Unreachable as error:
-        return _bad(check, f"{entry.address} does not answer ({error}); is it started, and is its port open?")
+        return _bad(check, f"{entry.address}: {error}; is it started, and is its port open?")
     except Refusal as error:
         return _bad(check, f"{entry.address} refuses this site: {error}")
     report = answer.report

@@ -62,6 +62,8 @@ class CheckedRegister:
         self._seen: Versioned | None = None
         self._rejected = -1
         self._rejected_at = 0.0
+        self._told = ""
+        """Why a record was last ignored, as logged; empty once a good one was seen."""
         self._unauthorised: deque[int] = deque(maxlen=KEPT_REVISIONS)
         """Revisions of records that their writers had no right to make."""
         self.good: Versioned | None = _kept(file)
@@ -212,10 +214,10 @@ class CheckedRegister:
         return wrong
 
     def _unsound(self, reason: str, revision: int) -> Unsound:
-        """Logged once for each such record."""
-        self._answered = time.monotonic()
-        if revision != self._rejected:
-            self._rejected = revision
+        """Logged once for each reason until a good record is seen: a run that this site cannot read may go on."""
+        self._answered, self._rejected = time.monotonic(), revision
+        if reason != self._told:
+            self._told = reason
             self._log("record-ignored", reason=reason)
         return Unsound(reason, revision)
 
@@ -223,6 +225,7 @@ class CheckedRegister:
         if self._seen is not None and versioned.revision <= self._seen.revision:
             return
         self._seen = self.good = self.records.known = versioned
+        self._told = ""
         self.seen.append((versioned.revision, fingerprint(versioned.record)))
         part = self._file.with_name(f"{self._file.name}.part")
         try:

@@ -24,7 +24,7 @@ import msgspec
 
 from tramfl.circulation.custody import Record, Versioned
 from tramfl.runtime.registers.contract import LeaseLost, LeaseTaken, Silent, Standing
-from tramfl.runtime.registers.etcd_gateway import Gateway, Json, content, text
+from tramfl.runtime.registers.etcd_gateway import Gateway, Json, Password, content, text
 from tramfl.runtime.registers.records import Records
 from tramfl.runtime.settings import RegisterSettings
 
@@ -98,7 +98,7 @@ class EtcdRegister:
         federation: str,
         node: str,
         lease_seconds: float,
-        password: str | None = None,
+        password: Password | None = None,
         *,
         place: str = "",
     ) -> None:

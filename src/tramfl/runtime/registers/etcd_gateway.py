@@ -11,7 +11,7 @@ import asyncio
 import ssl
 import time
 from base64 import b64decode, b64encode
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from tramfl.runtime.registers.contract import Silent
 from tramfl.runtime.settings import RegisterSettings
 
 Json = dict[str, Any]
+Password = Callable[[], str]
+"""Reads the user's password, anew whenever the user signs in; BadInput where it cannot."""
 
 BROKEN = (httpx.HTTPError, OSError)
 """httpx does not wrap TLS errors after the handshake, such as that of a rejected certificate."""
@@ -31,6 +33,9 @@ TOKEN_FAULTS = ("invalid auth token", "revision of auth store is old", "user nam
 
 SIZE_FAULTS = ("request is too large", "message larger than max")
 """etcd's message for a request that is too large; its limit is 1.5 MiB by default."""
+
+NO_MAJORITY = "no member of etcd that is one of a majority answers"
+"""A member that has lost the others answers nobody."""
 
 
 class Unreached(Exception):
@@ -58,7 +63,7 @@ def content(value: str) -> bytes:
 class Gateway:
     """The members of one etcd cluster; one at a time is asked, another when it fails."""
 
-    def __init__(self, settings: RegisterSettings, password: str | None = None) -> None:
+    def __init__(self, settings: RegisterSettings, password: Password | None = None) -> None:
         self._endpoints = tuple(_checked(endpoint) for endpoint in settings.endpoints)
         self._timeout = settings.timeout_seconds
         self._user = settings.user
@@ -81,7 +86,7 @@ class Gateway:
                 return await self._ask_around(path, body, repeatable)
         except TimeoutError:
             self._turn_from(self._endpoints[self._current])
-            raise Silent(f"etcd did not answer within {self._timeout:g} s") from None
+            raise Silent(f"{NO_MAJORITY} within {self._timeout:g} s") from None
 
     async def listen(self, path: str, body: Json) -> AsyncGenerator[Json, None]:
         """A stream of answers of one member, until it ends; one that has been silent for a minute counts as ended."""
@@ -147,9 +152,11 @@ class Gateway:
             return
         async with self._signing_in:
             if self._token is None:
-                credentials = {"name": self._user, "password": self._password or ""}
                 try:
+                    credentials = {"name": self._user, "password": self._password() if self._password else ""}
                     answer = await self._post(endpoint, "auth/authenticate", credentials, patience, patience)
+                except BadInput as error:
+                    raise Unreached(str(error)) from error  # it may be replaced at this moment
                 except Ambiguous as error:
                     raise Unreached(str(error)) from error  # only the login failed: the request itself was not sent
                 self._token = str(answer.get("token", ""))
@@ -202,7 +209,9 @@ class Gateway:
         # Where only one side uses TLS, or a certificate is missing, etcd may just close the connection.
         hint = "; it has never answered: check http or https, and whether it asks for a certificate"
         hint = "" if self._has_answered else hint
-        return Silent("; ".join(str(reason) for reason in reasons) + hint)
+        why = "; ".join(str(reason) for reason in reasons) + hint
+        refused = any(isinstance(reason, RefusedByEtcd) for reason in reasons)
+        return Silent(why if refused else f"{NO_MAJORITY}: {why}")
 
 
 def _says(endpoint: str, error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -11,6 +12,7 @@ from tramfl.config import is_loopback
 from tramfl.notation import BadInput
 from tramfl.runtime.registers.contract import Register
 from tramfl.runtime.registers.etcd import EtcdRegister
+from tramfl.runtime.registers.etcd_gateway import Password
 from tramfl.runtime.registers.sqlite import SqliteRegister
 from tramfl.runtime.settings import Federation
 
@@ -47,15 +49,20 @@ def _check_secret(endpoint: str, source: Path) -> None:
         raise BadInput(f"{source}: register.endpoints has {endpoint!r}; without https etcd may only be on loopback.")
 
 
-def _password(federation: Federation) -> str | None:
+def _password(federation: Federation) -> Password | None:
     settings = federation.file.register
     if settings.user is None:
         return None
     if settings.password_file is None:
         raise BadInput(f"{federation.path}: register.user is given, so register.password_file must be, too.")
-    path = federation.beside(settings.password_file)
+    read = partial(_word_in, federation.beside(settings.password_file), federation.path)
+    read()  # a file that is not there is named before etcd is asked
+    return read
+
+
+def _word_in(path: Path, source: Path) -> str:
     try:
         return path.read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
-        raise BadInput(f"{federation.path}: register.password_file {path} cannot be read: {reason}.") from None
+        raise BadInput(f"{source}: register.password_file {path} cannot be read: {reason}.") from None

@@ -30,11 +30,12 @@ from tramfl.circulation.custody import Record
 from tramfl.circulation.machine import advance, awaited
 from tramfl.circulation.phases import Limits, State
 from tramfl.draws import deciding
-from tramfl.notation import Counts, Decision, Digest, Habit, ModelCost, NodeId, Outlook
+from tramfl.notation import Counts, Decision, Digest, ModelCost, NodeId, Outlook
 from tramfl.record import Scores, row_of, write_atomically
 from tramfl.runtime.journal import Log
 from tramfl.runtime.registers import LeaseLost, LeaseTaken, Register, Silent
 from tramfl.runtime.roster import Roster
+from tramfl.runtime.site.asking import LoadQuestions
 from tramfl.runtime.training import NewWeights, WorkFailed, Workshop
 from tramfl.runtime.transport import Refusal, Unreachable
 from tramfl.runtime.weights import WeightStore
@@ -44,15 +45,6 @@ from tramfl.scheduling.policy import Policy, check_decision
 ENDED = "the site takes no part in the run any more"
 KEPT_TAPES = 3
 """Files with the last events before something broke; older ones are deleted."""
-MOST_HELD = 1 << 50
-"""Of all labels together, a site has no more samples than the scheduler can count exactly."""
-
-MOST_RATE = 1e30
-"""FLOPS or bit/s in an outlook; the least is its inverse."""
-MOST_SPREAD = 20.0
-"""Of a logarithm in an outlook: loads that usually differ by a factor of 500 million."""
-LEAST_SECONDS, MOST_SECONDS = 1e-3, 1e9
-"""Between two observations of an outlook."""
 
 
 class Surroundings(Protocol):
@@ -169,7 +161,7 @@ class Driver:
         self._arrivals: dict[tuple[NodeId, int], list[asyncio.Future[Accepted | Refused]]] = {}
         # One thread: what is stored first is discarded last.
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
-        self._silent: set[NodeId] = set()
+        self._loads = LoadQuestions(run, roster, labels, surroundings.load_of, log)
         self._recorder = Recorder()
         self._folder = folder
         self._orders: dict[int, asyncio.Future[Record | None]] = {}
@@ -252,6 +244,7 @@ class Driver:
             timer.cancel()
         for task in list(self._tasks):
             task.cancel()
+        self._loads.forget()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for waiting in self._arrivals.values():
             for future in waiting:
@@ -354,29 +347,19 @@ class Driver:
         outlook = self._site.own_outlook() if flops > 0 else None
         self.tell(on.LoadReported(self._clock(), command.ticket, self.state.me, flops, math.inf, outlook))
 
+    @property
+    def _others(self) -> tuple[NodeId, ...]:
+        present = self.state.seen.record.present if self.state.seen is not None else ()
+        return tuple(node for node in present if node != self.state.me)
+
     async def _asking(self, command: do.AskLoads, node: NodeId) -> None:
-        ask = AskLoad(self.run, command.round)
-        try:
-            load, bandwidth = await self._site.load_of(node, ask, self.state.limits.load_reply)
-        except (Unreachable, Refusal) as error:
-            self._missing(command, node, str(error))
-            return
-        if wrong := _wrong(load, bandwidth, self.held.shape[1], len(self._roster.names)):
-            self._log("load-ignored", peer=self._roster.names[node], reason=wrong)
+        found = await self._loads.of(node, command.round, self.state.limits.load_reply)
+        if found is None:
             self.tell(on.LoadMissing(self._clock(), command.ticket, node))
             return
-        if node in self._silent:
-            self._silent.discard(node)
-            self._log("peer-back", peer=self._roster.names[node])
+        load, bandwidth = found
         self.held[node] = load.held
         self.tell(on.LoadReported(self._clock(), command.ticket, node, load.flops, bandwidth, load.outlook))
-
-    def _missing(self, command: do.AskLoads, node: NodeId, reason: str) -> None:
-        """A site did not report its load; logged once, not every round."""
-        if node not in self._silent:
-            self._silent.add(node)
-            self._log("peer-missing", peer=self._roster.names[node], reason=reason)
-        self.tell(on.LoadMissing(self._clock(), command.ticket, node))
 
     # Step 2: decide and wait.
 
@@ -508,6 +491,8 @@ class Driver:
                 self.tell(on.Rejected(self._clock(), command.ticket, made.digest, made.seconds))
                 made = None  # its file is removed below
                 return
+            # The others report while the new weights are stored and committed.
+            self._loads.ask_ahead(command.round + 1, self._others, self.state.limits.load_reply)
             self._staged[made.digest] = to
             self._diverged = made.digest if made.diverged else None
             self.tell(on.Trained(self._clock(), command.ticket, made.digest, made.seconds))
@@ -556,35 +541,6 @@ def with_names(reason: str, names: Sequence[str]) -> str:
         return names[number] if number < len(names) else found[0]
 
     return re.sub(r"\b[Nn]ode (\d+)\b", named, reason)
-
-
-def _wrong(load: Load, bandwidth: float, labels: int, sites: int) -> str | None:
-    """Why a report cannot be used; its sender may be mistaken, or worse."""
-    if not (math.isfinite(load.flops) and load.flops >= 1):
-        return f"{load.flops} FLOPS"
-    if not (math.isfinite(bandwidth) and bandwidth >= 1):
-        return f"{bandwidth} bit/s"
-    if len(load.held) != labels or any(not 0 <= count <= MOST_HELD // labels for count in load.held):
-        return f"it holds {load.held} of {labels} labels"
-    return _wrong_outlook(load.outlook, sites) if load.outlook is not None else None
-
-
-def _wrong_outlook(outlook: Outlook, sites: int) -> str | None:
-    """Why an outlook cannot be used: a policy takes logarithms and powers of its numbers."""
-    if len(outlook.links) != sites:
-        return f"its outlook has {len(outlook.links)} links of {sites} sites"
-    if outlook.step_seconds != 0 and not LEAST_SECONDS <= outlook.step_seconds <= MOST_SECONDS:
-        return f"its outlook has steps of {outlook.step_seconds} s"
-    for habit in (outlook.compute, *outlook.links):
-        if habit is not None and not _sound(habit):
-            return f"its outlook has {habit}"
-    return None
-
-
-def _sound(habit: Habit) -> bool:
-    """Whether the numbers of a load's habit can be those of one; a NaN passes no comparison."""
-    rates = all(1 / MOST_RATE <= rate <= MOST_RATE for rate in (habit.now, habit.mean, habit.most))
-    return rates and 0 <= habit.spread <= MOST_SPREAD and 0 <= habit.persistence <= 1
 
 
 _CARRY_OUT: dict[type[do.Command], Callable[[Driver, Any], None]] = {

@@ -51,10 +51,8 @@ class RunStart:
             raise BadInput(f"there was a run {run} before; give the new one another name.")
         prepared, absent = await self._prepare_all(run)
         if len(prepared) < least:
-            raise BadInput(
-                f"{len(prepared)} of the {least} sites that --min-sites asks for are ready; not there:"
-                f" {', '.join(absent) or 'none that is listed'}."
-            )
+            missing = f"not there: {', '.join(absent)}" if absent else "the federation has no more members"
+            raise BadInput(f"{len(prepared)} of the {least} sites that --min-sites asks for are ready; {missing}.")
         record = self._first_record(run, prepared, members)
         if not await put_first(register, record, before, prepared[self._member.me].settings):
             raise BadInput("another run was begun at the same moment; ask for the status.")

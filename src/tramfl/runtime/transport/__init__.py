@@ -15,10 +15,20 @@ Without credentials the caller's name is the metadata `tramfl-site`, unchecked: 
 trusted, so it works on loopback only.
 """
 
-from tramfl.runtime.transport.calling import Peers, TransferRefused, Unreachable
+from tramfl.runtime.transport.calling import Distrusted, Peers, TransferRefused, Unreachable
 from tramfl.runtime.transport.host import Host
 from tramfl.runtime.transport.links import Credentials, Refusal
 from tramfl.runtime.transport.probing import Busy
 from tramfl.runtime.transport.serving import Server
 
-__all__ = ["Busy", "Credentials", "Host", "Peers", "Refusal", "Server", "TransferRefused", "Unreachable"]
+__all__ = [
+    "Busy",
+    "Credentials",
+    "Distrusted",
+    "Host",
+    "Peers",
+    "Refusal",
+    "Server",
+    "TransferRefused",
+    "Unreachable",
+]

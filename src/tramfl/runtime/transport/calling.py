@@ -75,6 +75,15 @@ REFUSALS = frozenset(
     }
 )
 
+DISTRUST = {
+    "certificate has expired": "its certificate has expired",
+    "certificate is not yet valid": "its certificate is not valid yet, or the clock here is wrong",
+    "CERTIFICATE_VERIFY_FAILED": "its certificate is of another authority than those in the ca.crt here",
+    "Hostname Verification Check failed": "its certificate is another site's",
+}
+"""What gRPC says where TLS fails at this end, and what that means."""
+CLOSED = "it ended the connection at once; if it refuses the certificate shown here, its log says so"
+
 Progress = Callable[[int], None]
 """Called with the bytes that the receiver has: where the transfer starts or resumes, then as more arrive."""
 Turn = Callable[[], Awaitable[object]]
@@ -84,6 +93,10 @@ T = TypeVar("T", bound=Struct)
 
 class Unreachable(Exception):
     """The site does not answer, or the connection broke."""
+
+
+class Distrusted(Unreachable):
+    """The certificate of the site that answers does not show that it is the one that was called."""
 
 
 class TransferRefused(Refusal):
@@ -287,9 +300,10 @@ class Peers:
             self._read_again = 0.0  # a renewed certificate may be the remedy
             if error.code() in REFUSALS:
                 raise refusal(details, error.code()) from None
-            if "CERTIFICATE_VERIFY_FAILED" in details:
-                details = "its certificate is expired, or of another authority than the ca.crt here"
-            raise Unreachable(f"{self._name(node)} does not answer: {details}") from None
+            for sign, reason in DISTRUST.items():
+                if sign in details:
+                    raise Distrusted(f"{self._name(node)} is not believed: {reason}") from None
+            raise Unreachable(f"{self._name(node)} does not answer: {_cause(details)}") from None
         except (grpc.aio.UsageError, asyncio.InvalidStateError) as error:  # closed here, or ended there meanwhile
             raise Unreachable(f"{self._name(node)} cannot be called any more: {error}") from None
 
@@ -306,6 +320,14 @@ class Peers:
             closing = asyncio.ensure_future(channel.close(OLD_CALLS_SECONDS))
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
+
+
+def _cause(details: str) -> str:
+    """Why a call failed, without gRPC's words about how it tried."""
+    if not details.startswith("failed to connect"):
+        return details
+    cause = details.rpartition(": ")[2]
+    return CLOSED if cause == "Socket closed" else cause
 
 
 class Download:

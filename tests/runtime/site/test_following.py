@@ -1,0 +1,47 @@
+"""When a site says that the holder of the model is lost."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from msgspec.structs import replace
+
+from tramfl.circulation.custody import Entry, Record, Versioned, first_record
+from tramfl.runtime.registers import Standing
+from tramfl.runtime.site.following import HolderWatch
+
+RECORD = first_record("run", 0, "w0", (0, 1), 2, (Entry("a"), Entry("b")))
+
+
+class Watch:
+    """Site b, which watches the holder a."""
+
+    def __init__(self) -> None:
+        self.logged: list[tuple[str, Any]] = []
+        member: Any = SimpleNamespace(
+            lease_seconds=0.0,  # a site that was just started gives the holder a lease to appear
+            roster=SimpleNamespace(is_barred=lambda name: False),
+            site=SimpleNamespace(file=SimpleNamespace(site="b")),
+            log=lambda event, holder: self.logged.append((event, holder)),
+        )
+        self._watch = HolderWatch(member)
+
+    def is_lost(self, record: Record, *alive: str) -> bool:
+        return self._watch.is_lost(Standing(Versioned(record, 1), frozenset(alive)))
+
+
+def test_a_holder_without_a_lease_is_lost_and_logged_once() -> None:
+    watch = Watch()
+    assert not watch.is_lost(RECORD, "a", "b")
+    assert [watch.is_lost(RECORD, "b") for _ in range(3)] == [True, True, True]
+    assert watch.logged == [("holder-lost", "a")]
+
+
+def test_a_paused_run_can_lose_its_holder_and_a_stopped_one_cannot() -> None:
+    watch = Watch()
+    assert watch.is_lost(replace(RECORD, status="paused"), "b")
+    stopped = Watch()
+    assert not stopped.is_lost(replace(RECORD, status="stopped"), "b")
+    assert not stopped.is_lost(replace(RECORD, status="stopped"), "b")
+    assert stopped.logged == []
