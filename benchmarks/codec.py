@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from tramfl.config import Codec
-from tramfl.learning.model.codec import code, coded_bytes, decode, dither, is_coded
+from tramfl.learning.model.codec import code, coded_bytes, decode, dither, dither_key, is_coded
 from tramfl.learning.model.networks import build_network
 
 GIGABIT = 1e9
@@ -40,12 +40,12 @@ def main() -> None:
         coding, decoding = [], []
         for turn in range(TURNS):
             began = time.process_time()
-            u = dither(0, turn)
-            coded = [code(w, r, codec, u) for w, r in zip(weights, reference, strict=True)]
+            v = dither(dither_key(0, turn))
+            coded = [code(w, r, codec, v) for w, r in zip(weights, reference, strict=True)]
             coding.append(time.process_time() - began)
             began = time.process_time()
             for tensor, base, target in zip(coded, reference, out, strict=True):
-                decode(tensor, base, codec, target)
+                decode(tensor, base, codec, v, target)
             decoding.append(time.process_time() - began)
         sending = 8 * size / GIGABIT
         ratio = (min(coding) + min(decoding)) / sending
