@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from tramfl.config import Codec
 from tramfl.draws import whole_seed
 from tramfl.learning.chance import Purpose
-from tramfl.notation import BadInput
+from tramfl.notation import BadInput, Counts
 
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
@@ -49,7 +49,7 @@ FEWEST = 8
 LARGEST_SCALE = 1e30
 """Beyond it a decoded weight could be infinite."""
 SMALLEST = 1e-30
-"""A group whose largest difference is below this has not changed."""
+"""A group with a smaller scale has not changed."""
 DITHER_BYTES = 8
 """What the draws of a dither follow from."""
 _STEPS = {"int8": 256, "int4": 16}
@@ -108,19 +108,18 @@ def code(values: Floats, reference: Floats, codec: Codec, v: Floats) -> Coded:
         return Coded(half.reshape(values.shape), None)
     steps, scales = _STEPS[codec], np.empty(len(rows), np.float32)
     whole = np.empty(rows.shape, np.uint8)
-    for part, d, drawn in _blocks(rows, v):
-        with np.errstate(over="ignore", invalid="ignore"):
+    starts, spare = np.arange(0, BLOCK, rows.shape[1]), np.empty(max(BLOCK, rows.shape[1]), np.uint32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for part, d, shift in _blocks(rows, np.float32((steps + 1) / 2) - v):
             np.subtract(rows[part], base[part], out=d)
-            largest = np.maximum(d.max(axis=1), -d.min(axis=1))
-            scale = largest / np.float32((steps - 1) / 2) * _ROOM
-        if not (scale <= LARGEST_SCALE).all():
-            raise _not_finite(codec)
-        scale[largest < SMALLEST] = 0
-        scales[part] = scale
-        inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
-        np.multiply(d, inverse[:, None], out=d)
-        np.add(d, np.float32((steps + 1) / 2) - drawn, out=d)
-        np.copyto(whole[part], d, casting="unsafe")  # no value is below 0, so that cutting off is rounding down
+            scale = _largest(d, starts, spare) / np.float32((steps - 1) / 2) * _ROOM
+            scales[part] = scale
+            np.multiply(d, 1 / np.maximum(scale, SMALLEST)[:, None], out=d)
+            np.add(d, shift, out=d)
+            np.copyto(whole[part], d, casting="unsafe")  # no value is below 0, so that cutting off is rounding down
+    if not (scales <= LARGEST_SCALE).all():
+        raise _not_finite(codec)
+    scales[scales < SMALLEST] = 0
     if codec == "int8":
         return Coded(whole.reshape(values.shape), scales)
     return Coded(_packed(whole.reshape(-1)), scales)
@@ -135,21 +134,29 @@ def decode(coded: Coded, reference: Floats, codec: Codec, v: Floats, out: Floats
         np.add(base, values.reshape(base.shape), out=rows)
         return
     whole = (values if codec == "int8" else _unpacked(values, base.size)).reshape(base.shape)
-    for part, d, drawn in _blocks(rows, v):
-        np.add(whole[part], drawn - np.float32(_STEPS[codec] / 2), out=d)
+    for part, d, shift in _blocks(rows, v - np.float32(_STEPS[codec] / 2)):
+        np.copyto(d, whole[part])
+        np.add(d, shift, out=d)
         np.multiply(d, scales[part, None], out=d)
         np.add(base[part], d, out=rows[part])
 
 
-def _blocks(rows: Floats, v: Floats) -> Iterator[tuple[slice, Floats, Floats]]:
-    """Which rows are worked on at once, room for them, and their draws."""
+def _blocks(rows: Floats, shift: Floats) -> Iterator[tuple[slice, Floats, Floats]]:
+    """Which rows are worked on at once, room for them, and what their draws shift them by."""
     groups, width = rows.shape
     at_once = min(max(1, BLOCK // width), groups)
     room = np.empty((at_once, width), np.float32)
-    drawn = np.resize(v, room.shape)
+    shifts = (shift[: room.size] if room.size <= BLOCK else np.resize(shift, room.size)).reshape(room.shape)
     for first in range(0, groups, at_once):
         count = min(at_once, groups - first)
-        yield slice(first, first + count), room[:count], drawn[:count]
+        yield slice(first, first + count), room[:count], shifts[:count]
+
+
+def _largest(d: Floats, starts: Counts, room: NDArray[np.uint32]) -> Floats:
+    """max |d| of each row. Without the sign, the bits of numbers are in the order of the numbers, NaN above all."""
+    unsigned = np.left_shift(d.reshape(-1).view(np.uint32), 1, out=room[: d.size])
+    largest: Floats = (np.maximum.reduceat(unsigned, starts[: len(d)]) >> 1).view(np.float32)
+    return largest
 
 
 def _check(coded: Coded, shape: tuple[int, ...], codec: Codec) -> None:
@@ -198,13 +205,20 @@ def _packed(whole: NDArray[np.uint8]) -> NDArray[np.uint8]:
     if len(whole) % 2:
         whole = np.append(whole, np.uint8(0))
     pairs = whole.view("<u2")
-    return np.bitwise_or(pairs, pairs >> 4).astype(np.uint8)
+    packed = np.empty(len(pairs), np.uint8)
+    for first in range(0, len(pairs), BLOCK):
+        some = pairs[first : first + BLOCK]
+        np.copyto(packed[first : first + BLOCK], some | some >> 4, casting="unsafe")
+    return packed
 
 
 def _unpacked(packed: NDArray[np.uint8], weights: int) -> NDArray[np.uint8]:
-    pairs = packed.astype("<u2")
-    pairs |= pairs << 4
-    pairs &= 0x0F0F
+    pairs = np.empty(len(packed), "<u2")
+    for first in range(0, len(packed), BLOCK):
+        some = pairs[first : first + BLOCK]
+        np.copyto(some, packed[first : first + BLOCK])
+        some |= some << 4
+        some &= 0x0F0F
     return pairs.view(np.uint8)[:weights]
 
 
