@@ -35,7 +35,8 @@ def main() -> None:
     out = [np.empty_like(array) for array in reference]
     whole = sum(array.nbytes for array in state)
     print(f"ResNet-18: {whole / 1e6:.1f} MB of weights, of which {rest / 1e3:.0f} kB travel as they are\n")
-    print(f"reading weights and reference, and a copy of the reference: {1000 * floor(weights, reference, out):.1f} ms\n")
+    least = 1000 * floor(weights, reference, out)
+    print(f"reading weights and reference, and a copy of the reference: {least:.1f} ms\n")
     print("| codec | bytes, of float32 | code, ms | decode, ms | send at 1 Gbit/s, ms | code and decode over send |")
     print("|---|---|---|---|---|---|")
     for codec in CODECS:

@@ -94,7 +94,10 @@ def dither(key: Array) -> Floats:
         raise BadInput(f"a dither follows from {DITHER_BYTES} bytes, not from {key.dtype} {list(key.shape)}.")
     # The raw words of a bit generator are the same in every version of NumPy; what is drawn with them need not be.
     words = np.random.PCG64(int.from_bytes(key.tobytes(), "little")).random_raw(BLOCK // 8)
-    return (words.astype("<u8").view(np.uint8).astype(np.float32) + 1) / 256
+    draws: Floats = words.astype("<u8").view(np.uint8).astype(np.float32)
+    draws += 1
+    draws /= 256
+    return draws
 
 
 def code(values: Floats, reference: Floats, codec: Codec, v: Floats) -> Coded:
