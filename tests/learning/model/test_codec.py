@@ -43,8 +43,8 @@ def there_and_back(values: Floats, reference: Floats, codec: Codec, round_: int 
 
 def steps_of(values: Floats, reference: Floats, codec: Codec) -> Array:
     """One step of each channel, where a channel is one group."""
-    difference = np.abs(values.astype(np.float64) - reference)
-    return difference.max(axis=1, keepdims=True) / ((STEPS[codec] - 1) / 2)
+    difference: Array = np.abs(values.astype(np.float64) - reference).max(axis=1, keepdims=True)
+    return difference / ((STEPS[codec] - 1) / 2)
 
 
 @given(
@@ -102,7 +102,7 @@ def test_blocks_do_not_change_a_bit(codec: Codec, shape: tuple[int, ...], width:
 
 def test_a_coded_tensor_and_what_it_decodes_to_are_these_bytes() -> None:
     """As written down once: files of another machine, or of another NumPy, mean the same."""
-    reference = np.arange(24, dtype=np.float32).reshape(3, 8) / 8
+    reference: Floats = np.arange(0, 3, 0.125, dtype=np.float32).reshape(3, 8)
     values = reference + np.array([[0.5], [-0.25], [0.0]], np.float32) * (np.arange(8, dtype=np.float32) - 3)
     v = dither(np.arange(8, dtype=np.uint8))
     assert (256 * v[:4]).tolist() == [187, 246, 155, 63]
