@@ -61,8 +61,10 @@ check: lint test ## Everything that must pass before a change lands
 faults: $(VENV)/installed ## Play 10,000 fault schedules and check every invariant after every event
 	$(BIN)/tramfl faults --schedules 10000 --jobs $$(nproc)
 
+CODEC ?= float32
+
 chaos: $(VENV)/installed $(VENV)/system ## Kill, stop, cut off and fill up real sites, with both registers (as root: all of it)
-	$(BIN)/python -m pytest tests/chaos --everything -n 2 --dist loadfile
+	$(BIN)/python -m pytest tests/chaos --everything --codec $(CODEC) -n 2 --dist loadfile
 
 trial: $(VENV)/installed $(VENV)/system ## As root: four sites far apart in network namespaces; print hops, a collapse and what else goes wrong
 	$(BIN)/python -m benchmarks.trial

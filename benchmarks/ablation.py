@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -52,22 +53,29 @@ LAST_TESTS = 10
 KINDS: tuple[Kind, ...] = ("first", "held")
 
 
-def scenario_of(name: str, part: str) -> Scenario:
+def scenario_of(name: str, part: str, samples: int | None = None, tested: int | None = None) -> Scenario:
     """A named scenario with one part of express, played to a number of samples so that all can be compared there."""
     base = scenario_named(name)
     dataset = base.dataset
-    budget = replace(base.budget, targets=(*TARGETS[dataset], 1.0), samples=SAMPLES[dataset], seconds=2000.0)
-    table = as_table(replace(base, budget=replace(budget, held_for=3)))
+    budget = replace(
+        base.budget,
+        targets=(*TARGETS[dataset], 1.0),
+        samples=samples or SAMPLES[dataset],
+        seconds=2000.0,
+        held_for=3,
+    )
+    evaluation = replace(base.evaluation, test_samples=tested or base.evaluation.test_samples)
+    table = as_table(replace(base, budget=budget, evaluation=evaluation))
     for key, value in {**PARTS, **TRIED}[part].items():
         chosen = value * base.variance_limit if key == "variance_limit" else value
         table = with_value(table, key.split("."), chosen, part)
     return settings_from(table, Scenario, part)
 
 
-def run_of(name: str, part: str, seed: int, out: Path, data_dir: Path | None) -> Run:
+def run_of(scenario: Scenario, part: str, out: Path, data_dir: Path | None) -> Run:
     """One run, played if it is not there yet."""
-    folder = out / name / f"{part.replace(' ', '-').replace(',', '').replace('/', 'over')}-{seed}"
-    scenario = replace(scenario_of(name, part), seed=seed)
+    named = part.replace(" ", "-").replace(",", "").replace("/", "over")
+    folder = out / scenario.name / f"{named}-{scenario.seed}"
     request = Request(scenario=scenario, out=folder, threads=1, keep_rows=False, data_dir=data_dir)
     if finished(request) is None:
         play_cell(request)
@@ -99,6 +107,8 @@ def main() -> None:
     parser.add_argument("scenarios", nargs="*", default=DEFAULT)
     parser.add_argument("--part", choices=[*PARTS, *TRIED], action="append", help="only these")
     parser.add_argument("--seeds", default="5")
+    parser.add_argument("--samples", type=int, help="to train in each run, in place of SAMPLES")
+    parser.add_argument("--test-samples", type=int, help="to test on, in place of all")
     parser.add_argument("--out", type=Path, default=Path("runs/ablation"))
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--figure", type=Path)
@@ -107,7 +117,10 @@ def main() -> None:
     seeds = seeds_from(chosen.seeds)
     drawn: dict[str, list[float | None]] = {}
     for name in chosen.scenarios:
-        runs = {part: [run_of(name, part, seed, chosen.out, chosen.data_dir) for seed in seeds] for part in parts}
+        runs: dict[str, list[Run]] = {part: [] for part in parts}
+        for seed, part in product(seeds, parts):
+            scenario = replace(scenario_of(name, part, chosen.samples, chosen.test_samples), seed=seed)
+            runs[part].append(run_of(scenario, part, chosen.out, chosen.data_dir))
         if "load-aware" not in runs:
             continue
         ours, targets = runs["load-aware"], TARGETS[scenario_named(name).dataset]

@@ -1,18 +1,28 @@
-"""`make test` plays the quick part; `make chaos` plays everything (`pytest tests/chaos --everything`)."""
+"""`make test` plays the quick part; `make chaos` plays everything (`pytest tests/chaos --everything`).
+
+`make chaos CODEC=int4` plays everything with models that travel in four bits a weight (`--codec int4`).
+"""
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
+
+from tests.chaos import scenes
+from tramfl.config import Codec
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--everything", action="store_true", help="all faults on all registers, not the quick part alone"
     )
+    parser.addoption("--codec", choices=get_args(Codec), default="float32", help="how models travel")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "quick: also part of `make test`")
+    scenes.codec = config.getoption("--codec", default="float32")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -19,7 +19,7 @@ from tests.chaos.witness import Witness
 from tests.runtime.etcd import EtcdCluster
 from tests.runtime.federations import LocalFederation
 from tramfl.circulation.custody import Record
-from tramfl.config import Budget, Scenario
+from tramfl.config import Budget, Codec, Scenario, Transit
 from tramfl.record import Row
 from tramfl.runtime.settings import RegisterSettings
 from tramfl.simulation.scenarios import scenario_named
@@ -33,12 +33,21 @@ PATIENCE = 240.0
 ENDLESS_LEASE = 10 * PATIENCE
 """Seconds of a lease that no test can wait for: where a run goes on, nobody did."""
 
+codec: Codec = "float32"
+"""How models travel; `pytest tests/chaos --codec int4` sets it. Coded models are tested as express tests them."""
+
 
 def digits(sites: int = 3) -> Scenario:
     """Digits without end, with a network that takes several chunks to send."""
     scenario = scenario_named(f"digits-{sites}")
-    training = replace(scenario.training, network="wide_network:wide", learning_rate=0.01)
-    return replace(scenario, training=training, budget=Budget(rounds=10**9))
+    network, readout = ("wide", "last") if codec == "float32" else ("Laden", "average")
+    return replace(
+        scenario,
+        training=replace(scenario.training, network=f"wide_network:{network}", learning_rate=0.01),
+        transit=Transit(codec=codec),
+        evaluation=replace(scenario.evaluation, readout=readout),
+        budget=Budget(rounds=10**9),
+    )
 
 
 class Scene:

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from tramfl.learning.model.codec import code, dither
+from tramfl.learning.model.codec import code, dither, dither_key
 from tramfl.learning.model.coded_files import (
     CODEC,
+    DITHER,
     REFERENCE,
     SCALES,
     Raw,
@@ -34,9 +35,10 @@ REFERENCE_FILE = to_bytes(FIRST)
 
 def coded_state() -> dict[str, torch.Tensor]:
     weight = FIRST["conv.weight"].numpy()
-    coded = code(weight + np.float32(0.1), weight, "int4", dither(0, 1))
+    key = dither_key(0, 1)
+    coded = code(weight + np.float32(0.1), weight, "int4", dither(key))
     assert coded.scales is not None
-    changed = {"norm.weight": torch.full((4,), 2.0), "norm.count": torch.tensor(8)}
+    changed = {DITHER: torch.from_numpy(key), "norm.weight": torch.full((4,), 2.0), "norm.count": torch.tensor(8)}
     scales = torch.from_numpy(coded.scales)
     return {**FIRST, **changed, "conv.weight": torch.from_numpy(coded.values), SCALES + "conv.weight": scales}
 
@@ -94,6 +96,9 @@ def _with(name: str, tensor: torch.Tensor) -> Callable[[State], State]:
         _with("conv.weight", torch.zeros(54, dtype=torch.int64)),
         _with(SCALES + "conv.weight", torch.full((4,), torch.nan)),
         _with(SCALES + "conv.weight", torch.zeros(3)),
+        _without(DITHER),
+        _with(DITHER, torch.zeros(9, dtype=torch.uint8)),
+        _with(DITHER, torch.zeros(1, dtype=torch.int64)),
     ],
 )
 def test_files_that_do_not_fit_their_reference_are_refused(change: Callable[[State], State]) -> None:

@@ -1,23 +1,30 @@
 """What a tensor of weights is on its way: float32 as it is, or its difference to a reference in 16, 8 or 4 bits.
 
-With w the weights, r the reference that every site has (w_0) and s one float32 scale for each output channel c:
+With w the weights, r the reference that every site has (w_0), s one float32 scale for each group of weights, n the
+number of steps (256 or 16) and v a dither that sender and receiver share:
 
-    coding      q = floor((w - r) / s_c + u),  u from U[0, 1) drawn from (seed, round), so that E[s_c q] = w - r
-    decoding    w = r + s_c q, as one multiplication and one addition of float32
+    coding      q = floor((w - r) / s + n / 2 + 1/2 - v),  0 <= q < n
+    decoding    w = r + s (q + v - n / 2), as two additions and one multiplication of float32
 
-Decoding is two IEEE operations in a fixed order, so every machine gets the same bits, whatever its number of threads.
-The scale is the largest difference of the channel over 127 (int8) or 7 (int4). float16 has no scale: the difference
-itself is rounded. Two int4 share a byte: the first half of a tensor lies in the lower four bits, the second half in
-the upper four. Tensors with one dimension, with few weights a channel or of another type than float32 travel as they
-are, so batch norm's statistics and the counters of an optimiser are exact.
+v is drawn from (0, 1] and moves the grid of values that can be told apart. The same v is taken off again, so a
+decoded weight is at most half a step off, is right on average, and its error has half the variance of a rounding up
+or down by chance. The draws follow from eight bytes that travel with the weights.
 
-NumPy alone: an operator decodes a model where PyTorch is not installed. The loops run over 64K weights at a time,
-which stay in the processor's cache from the first operation to the last.
+Decoding is three IEEE operations in a fixed order on draws that are whole multiples of 1/256, so every machine gets
+the same bits, whatever its number of threads. The scale is the group's largest difference over (n - 1) / 2. A group
+is an output channel, or an equal part of at most 256 weights of a wide one. float16 has no scale and no dither: the
+difference itself is rounded. Two int4 share a byte, the first in the lower four bits. Tensors with one dimension,
+with few weights a channel or of another type than float32 travel as they are, so batch norm's statistics and the
+counters of an optimiser are exact.
+
+NumPy alone: an operator decodes a model where PyTorch is not installed. The loops run over whole groups, up to 64K
+weights at a time, which stay in the processor's cache from the first operation to the last; each such block begins
+with the first draw of v.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from math import prod
 from typing import Any, NamedTuple
 
@@ -25,22 +32,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tramfl.config import Codec
-from tramfl.draws import generator
+from tramfl.draws import whole_seed
 from tramfl.learning.chance import Purpose
-from tramfl.notation import BadInput
+from tramfl.notation import BadInput, Counts
 
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
 
 BLOCK = 1 << 16
 """Weights that are worked on at once."""
+GROUP = 256
+"""A channel with more weights than this has several scales, if it can be divided into equal parts of half as many or
+more: a few large differences then make the steps of their neighbours large, and not those of the whole channel."""
 FEWEST = 8
 """Channels with fewer weights than this are not coded: their scales would weigh as much as they save."""
 LARGEST_SCALE = 1e30
 """Beyond it a decoded weight could be infinite."""
 SMALLEST = 1e-30
-"""A channel whose largest difference is below this has not changed."""
-_STEPS = {"int8": 127, "int4": 7}
+"""A group with a smaller scale has not changed."""
+DITHER_BYTES = 8
+"""What the draws of a dither follow from."""
+_STEPS = {"int8": 256, "int4": 16}
 _ROOM = np.float32(1 + 2.0**-20)
 """The scale is this much larger than the largest difference needs, so that no rounding leads beyond the last step."""
 _BYTES = {"float16": 2.0, "int8": 1.0, "int4": 0.5}
@@ -50,9 +62,9 @@ class Coded(NamedTuple):
     """A tensor on its way."""
 
     values: Array
-    """float16, int8 in the tensor's shape; int4 as a row of uint8, two to a byte."""
+    """float16 or, for int8, uint8 in the tensor's shape; int4 as a row of uint8, two to a byte."""
     scales: Floats | None
-    """One for each channel; None for float16."""
+    """One for each group; None for float16."""
 
 
 def is_coded(shape: Iterable[int], *, float32: bool) -> bool:
@@ -63,19 +75,32 @@ def is_coded(shape: Iterable[int], *, float32: bool) -> bool:
 
 def coded_bytes(shape: Iterable[int], codec: Codec) -> int:
     """How many bytes a coded tensor takes, scales included."""
-    channels, *rest = shape
-    weights = channels * prod(rest)
+    sizes = tuple(shape)
+    weights = prod(sizes)
     if codec == "float32":
         return 4 * weights
-    return int(np.ceil(weights * _BYTES[codec])) + (4 * channels if codec in _STEPS else 0)
+    return int(np.ceil(weights * _BYTES[codec])) + (4 * weights // _width(sizes) if codec in _STEPS else 0)
 
 
-def dither(seed: int, round_: int) -> Floats:
-    """u of one round: a block of draws that all blocks of weights share."""
-    return generator(seed, Purpose.TRANSIT, round_).random(BLOCK, dtype=np.float32)
+def dither_key(seed: int, round_: int) -> NDArray[np.uint8]:
+    """What the dither of one round follows from, as it travels."""
+    key = whole_seed(seed, Purpose.TRANSIT, round_)
+    return np.frombuffer(key.to_bytes(DITHER_BYTES, "little"), np.uint8).copy()
 
 
-def code(values: Floats, reference: Floats, codec: Codec, u: Floats) -> Coded:
+def dither(key: Array) -> Floats:
+    """v of one round: a block of draws that all blocks of weights share. BadInput where `key` is none."""
+    if key.dtype != np.uint8 or key.shape != (DITHER_BYTES,):
+        raise BadInput(f"a dither follows from {DITHER_BYTES} bytes, not from {key.dtype} {list(key.shape)}.")
+    # The raw words of a bit generator are the same in every version of NumPy; what is drawn with them need not be.
+    words = np.random.PCG64(int.from_bytes(key.tobytes(), "little")).random_raw(BLOCK // 8)
+    draws: Floats = words.astype("<u8").view(np.uint8).astype(np.float32)
+    draws += 1
+    draws /= 256
+    return draws
+
+
+def code(values: Floats, reference: Floats, codec: Codec, v: Floats) -> Coded:
     """Code a tensor of float32 that `is_coded`; BadInput where it has weights that are not finite."""
     rows, base = _rows(values), _rows(reference)
     if codec == "float16":
@@ -84,51 +109,57 @@ def code(values: Floats, reference: Floats, codec: Codec, u: Floats) -> Coded:
         if not np.isfinite(half).all():
             raise _not_finite(codec)
         return Coded(half.reshape(values.shape), None)
-    channels, width = rows.shape
-    steps, scales = np.float32(_STEPS[codec]), np.empty(channels, np.float32)
-    whole = np.empty((channels, width), np.int8)
-    at_once = max(1, BLOCK // width)
-    block = np.empty((min(at_once, channels), width), np.float32)
-    drawn = np.resize(u, block.shape)
-    for first in range(0, channels, at_once):
-        part = slice(first, min(first + at_once, channels))
-        d = block[: part.stop - first]
-        with np.errstate(over="ignore", invalid="ignore"):
+    steps, scales = _STEPS[codec], np.empty(len(rows), np.float32)
+    whole = np.empty(rows.shape, np.uint8)
+    starts, spare = np.arange(0, BLOCK, rows.shape[1]), np.empty(max(BLOCK, rows.shape[1]), np.uint32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for part, d, shift in _blocks(rows, np.float32((steps + 1) / 2) - v):
             np.subtract(rows[part], base[part], out=d)
-            largest = np.maximum(d.max(axis=1), -d.min(axis=1))
-            scale = largest / steps * _ROOM
-        if not (scale <= LARGEST_SCALE).all():
-            raise _not_finite(codec)
-        scale[largest < SMALLEST] = 0
-        scales[part] = scale
-        inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
-        np.multiply(d, inverse[:, None], out=d)
-        np.add(d, drawn[: len(d)], out=d)
-        np.floor(d, out=d)
-        np.copyto(whole[part], d, casting="unsafe")
+            scale = _largest(d, starts, spare) / np.float32((steps - 1) / 2) * _ROOM
+            scales[part] = scale
+            np.multiply(d, 1 / np.maximum(scale, SMALLEST)[:, None], out=d)
+            np.add(d, shift, out=d)
+            np.copyto(whole[part], d, casting="unsafe")  # no value is below 0, so that cutting off is rounding down
+    if not (scales <= LARGEST_SCALE).all():
+        raise _not_finite(codec)
+    scales[scales < SMALLEST] = 0
     if codec == "int8":
         return Coded(whole.reshape(values.shape), scales)
     return Coded(_packed(whole.reshape(-1)), scales)
 
 
-def decode(coded: Coded, reference: Floats, codec: Codec, out: Floats) -> None:
+def decode(coded: Coded, reference: Floats, codec: Codec, v: Floats, out: Floats) -> None:
     """Write the decoded weights into `out`, which may be the reference itself. BadInput where they do not fit."""
     rows, base = _rows(out), _rows(reference)
-    channels, width = base.shape
     _check(coded, reference.shape, codec)
     values, scales = coded
     if scales is None:
         np.add(base, values.reshape(base.shape), out=rows)
         return
     whole = (values if codec == "int8" else _unpacked(values, base.size)).reshape(base.shape)
-    at_once = max(1, BLOCK // width)
-    block = np.empty((min(at_once, channels), width), np.float32)
-    for first in range(0, channels, at_once):
-        part = slice(first, min(first + at_once, channels))
-        d = block[: part.stop - first]
+    for part, d, shift in _blocks(rows, v - np.float32(_STEPS[codec] / 2)):
         np.copyto(d, whole[part])
+        np.add(d, shift, out=d)
         np.multiply(d, scales[part, None], out=d)
         np.add(base[part], d, out=rows[part])
+
+
+def _blocks(rows: Floats, shift: Floats) -> Iterator[tuple[slice, Floats, Floats]]:
+    """Which rows are worked on at once, room for them, and what their draws shift them by."""
+    groups, width = rows.shape
+    at_once = min(max(1, BLOCK // width), groups)
+    room = np.empty((at_once, width), np.float32)
+    shifts = (shift[: room.size] if room.size <= BLOCK else np.resize(shift, room.size)).reshape(room.shape)
+    for first in range(0, groups, at_once):
+        count = min(at_once, groups - first)
+        yield slice(first, first + count), room[:count], shifts[:count]
+
+
+def _largest(d: Floats, starts: Counts, room: NDArray[np.uint32]) -> Floats:
+    """max |d| of each row. Without the sign, the bits of numbers are in the order of the numbers, NaN above all."""
+    unsigned = np.left_shift(d.reshape(-1).view(np.uint32), 1, out=room[: d.size])
+    largest: Floats = (np.maximum.reduceat(unsigned, starts[: len(d)]) >> 1).view(np.float32)
+    return largest
 
 
 def _check(coded: Coded, shape: tuple[int, ...], codec: Codec) -> None:
@@ -137,7 +168,7 @@ def _check(coded: Coded, shape: tuple[int, ...], codec: Codec) -> None:
     if codec == "int4":
         fits = values.dtype == np.uint8 and values.shape == ((prod(shape) + 1) // 2,)
     else:
-        fits = values.dtype == (np.int8 if codec == "int8" else np.float16) and values.shape == shape
+        fits = values.dtype == (np.uint8 if codec == "int8" else np.float16) and values.shape == shape
     if not fits:
         raise BadInput(
             f"a tensor of {list(shape)} is not coded as {codec}: it has {values.dtype} {list(values.shape)}."
@@ -145,8 +176,8 @@ def _check(coded: Coded, shape: tuple[int, ...], codec: Codec) -> None:
     if codec == "float16":
         if not np.isfinite(values).all():
             raise BadInput("a coded difference is not a finite number.")
-    elif scales is None or scales.dtype != np.float32 or scales.shape != shape[:1]:
-        raise BadInput(f"a tensor of {list(shape)} needs {shape[0]} scales of float32.")
+    elif scales is None or scales.dtype != np.float32 or scales.shape != (prod(shape) // _width(shape),):
+        raise BadInput(f"a tensor of {list(shape)} needs {prod(shape) // _width(shape)} scales of float32.")
     else:
         check_scales(scales)
 
@@ -157,29 +188,41 @@ def check_scales(scales: Floats) -> None:
         raise BadInput(f"the scales of a coded tensor must be from 0 to {LARGEST_SCALE:g}.")
 
 
+def _width(shape: tuple[int, ...]) -> int:
+    """How many weights share a scale."""
+    channel = prod(shape[1:])
+    if channel <= GROUP:
+        return channel
+    return next((width for width in range(GROUP, GROUP // 2 - 1, -1) if channel % width == 0), channel)
+
+
 def _rows(values: Floats) -> Floats:
-    """One row a channel; a view, since `out` must not be a copy."""
+    """One row a group; a view, since `out` must not be a copy."""
     if not values.flags.c_contiguous:
         raise ValueError("a tensor must be contiguous to be coded")
-    return values.reshape(values.shape[0], -1)
+    return values.reshape(-1, _width(values.shape))
 
 
-def _packed(whole: NDArray[np.int8]) -> NDArray[np.uint8]:
-    half = (len(whole) + 1) // 2
-    values = whole.view(np.uint8)
-    packed = np.bitwise_and(values[:half], 15)
-    packed[: len(whole) - half] |= np.left_shift(values[half:], 4)
+def _packed(whole: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Two values below 16 to a byte."""
+    if len(whole) % 2:
+        whole = np.append(whole, np.uint8(0))
+    pairs = whole.view("<u2")
+    packed = np.empty(len(pairs), np.uint8)
+    for first in range(0, len(pairs), BLOCK):
+        some = pairs[first : first + BLOCK]
+        np.copyto(packed[first : first + BLOCK], some | some >> 4, casting="unsafe")
     return packed
 
 
-def _unpacked(packed: NDArray[np.uint8], weights: int) -> NDArray[np.int8]:
-    """Sign-extended: shifting a signed byte to the right copies its upper bit."""
-    whole = np.empty(weights, np.int8)
-    half, signed = len(packed), packed.view(np.int8)
-    np.left_shift(signed, 4, out=whole[:half])
-    np.right_shift(whole[:half], 4, out=whole[:half])
-    np.right_shift(signed[: weights - half], 4, out=whole[half:])
-    return whole
+def _unpacked(packed: NDArray[np.uint8], weights: int) -> NDArray[np.uint8]:
+    pairs = np.empty(len(packed), "<u2")
+    for first in range(0, len(packed), BLOCK):
+        some = pairs[first : first + BLOCK]
+        np.copyto(some, packed[first : first + BLOCK])
+        some |= some << 4
+        some &= 0x0F0F
+    return pairs.view(np.uint8)[:weights]
 
 
 def _not_finite(codec: Codec) -> BadInput:

@@ -1,8 +1,9 @@
 """Coded weights as safetensors files, read and written without PyTorch.
 
-A coded file has the tensors of its reference. Those that `codec.is_coded` are float16, int8 or packed uint8 under
-their own name, with their scales beside them as `transit/scales/NAME`; all others are as they are. Its metadata name
-the codec and the SHA-256 of the file with the reference, which is a plain file of weights.
+A coded file has the tensors of its reference. Those that `codec.is_coded` are float16, uint8 or packed uint8 under
+their own name, with their scales beside them as `transit/scales/NAME`; all others are as they are. `transit/dither`
+has the bytes that the dither follows from. Its metadata name the codec and the SHA-256 of the file with the
+reference, which is a plain file of weights.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from typing import Any, NamedTuple, cast, get_args
 import numpy as np
 
 from tramfl.config import Codec
-from tramfl.learning.model.codec import Array, Coded, check_scales, decode, is_coded
+from tramfl.learning.model.codec import Array, Coded, Floats, check_scales, decode, dither, is_coded
 from tramfl.notation import BadInput, Digest
 
 SCALES = "transit/scales/"
 """Before the name of a coded tensor: the tensor of its scales."""
+DITHER = "transit/dither"
+"""The tensor of what the dither of a coded file follows from."""
 CODEC, REFERENCE = "codec", "reference"
 """In a coded file's metadata: how it is coded, and the SHA-256 of its reference."""
 MADE_WITH, ROUND = "made-with", "round"
@@ -30,7 +33,7 @@ MADE_WITH, ROUND = "made-with", "round"
 PASSED = "readout/"
 """Before the names of what a node remembers to form a mean, among weights."""
 _LENGTH = 8
-_KINDS: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "I8": np.int8, "U8": np.uint8}
+_KINDS: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "U8": np.uint8}
 
 
 class Raw(NamedTuple):
@@ -114,13 +117,16 @@ def decoded_file(content: bytes, reference: bytes) -> bytes:
     if coded.reference != hashlib.sha256(reference).hexdigest():
         raise BadInput("the weights are coded against another reference than the one given.")
     left = dict(coded.tensors)
-    plain = {name: _decoded(name, tensor, left, codec) for name, tensor in RawFile.of(reference).tensors.items()}
+    if DITHER not in left:
+        raise BadInput("the coded weights do not say which dither they have.")
+    v = dither(left.pop(DITHER).array)
+    plain = {name: _decoded(name, tensor, left, codec, v) for name, tensor in RawFile.of(reference).tensors.items()}
     if left:
         raise BadInput(f"the coded weights have {min(left)[:60]!r}, which the reference has not.")
     return written(plain, {key: text for key, text in coded.about.items() if key not in (CODEC, REFERENCE)})
 
 
-def _decoded(name: str, plain: Raw, coded: dict[str, Raw], codec: Codec) -> Raw:
+def _decoded(name: str, plain: Raw, coded: dict[str, Raw], codec: Codec, v: Floats) -> Raw:
     """One tensor of a file; what is used of `coded` is taken out of it."""
     found, scales = coded.pop(name, None), coded.pop(SCALES + name, None)
     if found is None:
@@ -131,7 +137,7 @@ def _decoded(name: str, plain: Raw, coded: dict[str, Raw], codec: Codec) -> Raw:
         return found
     reference = plain.array
     out = np.empty_like(reference)
-    decode(Coded(found.array, None if scales is None else scales.array), reference, codec, out)
+    decode(Coded(found.array, None if scales is None else scales.array), reference, codec, v, out)
     return Raw("F32", plain.shape, out.data.cast("B"))
 
 

@@ -13,13 +13,24 @@ import torch
 from torch import Tensor
 
 from tramfl.config import Codec
-from tramfl.learning.model.codec import Coded, Floats, code, coded_bytes, decode, dither, is_coded
-from tramfl.learning.model.coded_files import SCALES
+from tramfl.learning.model.codec import (
+    DITHER_BYTES,
+    Coded,
+    Floats,
+    code,
+    coded_bytes,
+    decode,
+    dither,
+    dither_key,
+    is_coded,
+)
+from tramfl.learning.model.coded_files import DITHER, SCALES
 from tramfl.learning.model.cost import bits_of
 from tramfl.learning.model.weights import State, check_fit
+from tramfl.notation import BadInput
 
 CodedState = dict[str, Coded]
-"""The coded tensors of a model by name."""
+"""The coded tensors of a model by name, with what their dither follows from."""
 
 
 class TransitCoder:
@@ -32,7 +43,7 @@ class TransitCoder:
         self._reference: dict[str, Floats] = {name: _array(tensor).copy() for name, tensor in coded.items()}
         plain = bits_of(reference.values())
         saved = sum(8 * (tensor.nbytes - coded_bytes(tensor.shape, codec)) for tensor in coded.values())
-        self.bits = plain - saved
+        self.bits = plain - saved + (0 if codec == "float32" else 8 * DITHER_BYTES)
         """D_M: what a model on its way takes."""
         self.ratio = self.bits / plain if plain else 1.0
         """The same over what it takes as float32."""
@@ -45,23 +56,29 @@ class TransitCoder:
 
     def through(self, tensors: Mapping[str, Tensor], round_: int) -> CodedState:
         """Code the weights after a round, and change each tensor to what its coded form decodes to."""
-        if not self._reference:
+        if self.codec == "float32":
             return {}
-        u, coded = dither(self._seed, round_), {}
+        coded = self._begun(round_)
+        v = dither(coded[DITHER].values)
         for name, reference in self._reference.items():
             tensor = tensors[name]
             values = _array(tensor)
-            coded[name] = code(values, reference, self.codec, u)
-            decode(coded[name], reference, self.codec, values)
+            coded[name] = code(values, reference, self.codec, v)
+            decode(coded[name], reference, self.codec, v, values)
             if values.ctypes.data != tensor.data_ptr():
                 tensor.copy_(torch.from_numpy(values))
         return coded
 
     def unchanged(self) -> CodedState:
         """The coded form of the reference itself."""
-        return {
-            name: code(values, values, self.codec, dither(self._seed, 0)) for name, values in self._reference.items()
-        }
+        if self.codec == "float32":
+            return {}
+        coded = self._begun(0)
+        v = dither(coded[DITHER].values)
+        return coded | {name: code(values, values, self.codec, v) for name, values in self._reference.items()}
+
+    def _begun(self, round_: int) -> CodedState:
+        return {DITHER: Coded(dither_key(self._seed, round_), None)}
 
     def packed(self, state: Mapping[str, Tensor], coded: CodedState) -> State:
         """A model's tensors as a coded file has them."""
@@ -74,14 +91,18 @@ class TransitCoder:
 
     def unpacked(self, state: State) -> tuple[State, CodedState]:
         """The decoded tensors of a coded file, and their coded form. BadInput where they do not fit."""
-        found, coded = dict(state), {}
+        found = dict(state)
+        if DITHER not in found:
+            raise BadInput("the coded weights do not say which dither they have.")
+        coded = {DITHER: Coded(found.pop(DITHER).numpy(), None)}
+        v = dither(coded[DITHER].values)
         for name, reference in self._reference.items():
             if name not in found:
                 continue  # the caller reports what is missing
             scales = found.pop(SCALES + name, None)
             coded[name] = Coded(found[name].numpy(), None if scales is None else scales.numpy())
             values = np.empty_like(reference)
-            decode(coded[name], reference, self.codec, values)
+            decode(coded[name], reference, self.codec, v, values)
             found[name] = torch.from_numpy(values)
         return found, coded
 
