@@ -279,16 +279,17 @@ def test_a_new_certificate_signs_only_once_its_key_is_there(tmp_path: Path) -> N
 
     def put(credentials: Credentials, *which: int) -> None:
         for n in which:
-            files[n].write_bytes((credentials.authorities, credentials.certificate, credentials.key)[n])
+            files[n].write_bytes(credentials.now[n])
 
     old, new = sites.credentials("ash"), sites.credentials("ash")
     put(old, 0, 1, 2)
-    seal, reader = SiteSeal("ash", Credentials.from_files(*files)), sites.seal("birch")
+    own = Credentials.from_files(*files)
+    seal, reader = SiteSeal("ash", own), sites.seal("birch")
     for step, certificate in (((1,), old), ((2,), new)):
         put(new, *step)
-        seal._read_again = 0.0
+        own.look_again()
         sealed = seal.seal(ROW, b"content")
-        assert msgspec.msgpack.decode(sealed, type=Sealed).certificate == certificate.certificate
+        assert msgspec.msgpack.decode(sealed, type=Sealed).certificate == certificate.now.certificate
         assert reader.opened(ROW, sealed, NAMES).by == "ash"
 
 

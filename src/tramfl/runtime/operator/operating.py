@@ -252,7 +252,7 @@ class Operator:
         versioned, revoked = found.versioned, RevocationList()
         if self._credentials is not None:
             shown = (view.standing.revoked for view in views.values())
-            revoked = newest_list(shown, self._credentials.authorities)
+            revoked = newest_list(shown, self._credentials.now.authorities)
         return FederationStatus(
             federation=file.name,
             record=versioned.record if versioned is not None else None,
@@ -514,7 +514,8 @@ def _credentials_of(name: str, authorities: Path, certificate: Path, key: Path) 
     """The credentials of `name`; BadInput names files that do not fit, where gRPC would fail without a reason."""
     found = Credentials.from_files(authorities, certificate, key)
     sources = str(certificate), str(key), str(authorities)
-    if wrong := unfit(found.certificate, found.key, found.authorities, name, sources=sources):
+    papers = found.now
+    if wrong := unfit(papers.certificate, papers.key, papers.authorities, name, sources=sources):
         raise BadInput(
             f"{certificate}, with {key} and {authorities}, will not do for {name!r}: {' '.join(wrong)}"
             f" Put there what tramfl cert makes for {name!r}."
