@@ -145,6 +145,16 @@ async def test_another_members_change_cannot_be_forged(tmp_path: Path) -> None:
 
 
 @story
+async def test_a_takeover_goes_on_from_weights_that_the_run_has(tmp_path: Path) -> None:
+    sites, birch, good = await begun(tmp_path)
+    for taken in (trained(good.record, "c"), replace(good.record, ledger=FIRST.ledger)):
+        sites.overwrite(sites.signed("cedar", replace(taken, epoch=2, holder=2), good.revision))
+        await ignored(birch, sites, good, "cedar began epoch 2 with weights or a ledger that the run did not have")
+        good = birch.good or good
+    await birch.close()
+
+
+@story
 async def test_an_old_record_of_the_right_site_cannot_be_put_back(tmp_path: Path) -> None:
     sites, birch, second = await begun(tmp_path)
     old = sites.content()

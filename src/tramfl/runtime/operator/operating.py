@@ -49,7 +49,9 @@ LOOKS = 6
 LOOK_SECONDS = 0.2
 """Sites that disagree are asked again this often, after this pause: one of them may see a change a moment later."""
 MOST_MODEL_BYTES = 4
-"""Fetched weights may have this many times the bytes that most sites report for their model."""
+"""Fetched weights may have this many times the bytes that most sites report for their model ..."""
+MOST_PLAIN = 8
+"""... and plain ones, where sites send them in 4 bits, this many times that."""
 
 
 class SiteStatus(Struct, frozen=True, kw_only=True):
@@ -375,8 +377,11 @@ class Operator:
                 break
         return found
 
-    async def audit(self, status: FederationStatus) -> list[AuditEntry]:
-        """The audit trails of all sites that answer, as one; what is no entry of the run is left out."""
+    async def audit(self, status: FederationStatus, rows: Sequence[Row] = ()) -> list[AuditEntry]:
+        """The audit trails of all sites that answer, as one; what is no entry of the run is left out.
+
+        The rows were signed by the sites that trained, and so prove who did.
+        """
         run = status.record.run if status.record is not None else ""
         trails: list[tuple[str, list[AuditEntry]]] = []
         for node in status.answering:
@@ -384,7 +389,8 @@ class Operator:
                 answer = await self._peers.order(node, Order("audit", run), START_SECONDS)
                 entries = [entry for line in answer.audit if (entry := sound_entry(line)) is not None]
                 trails.append((status.name_of(node), [entry for entry in entries if entry.run == run]))
-        return gathered(trails)
+        signed = {(row.epoch, row.round): status.name_of(row.node) for row in rows if row.node is not None}
+        return gathered(trails, signed if self._seal is not None else None)
 
     async def last_rounds(self, status: FederationStatus, count: int) -> list[RoundTimes]:
         """How long the last rounds were predicted to take, and took."""
@@ -438,12 +444,13 @@ class Operator:
         _forget_parts(to, begun=True)
         return status
 
-    async def fetch_file(self, digest: Digest, nodes: Sequence[NodeId], to: Path) -> None:
+    async def fetch_file(self, digest: Digest, nodes: Sequence[NodeId], to: Path, status: FederationStatus) -> None:
         """Fetch a file by its digest from the first of some sites that gives it. Raises BadInput."""
+        most = _most_bytes(status, MOST_PLAIN)
         why = "no site that has it answers"
         for node in nodes:
             try:
-                await self._peers.fetch(node, digest, to, lambda _: None)
+                await self._peers.fetch(node, digest, to, lambda _: None, most)
             except (Unreachable, Refusal) as error:
                 why = f"{self.federation.names[node]}: {error}"
                 continue
@@ -566,9 +573,9 @@ def _view(answer: OrderResult) -> View:
     return View(plain(standing), answer.seen, answer.age_seconds)
 
 
-def _most_bytes(status: FederationStatus) -> int | None:
+def _most_bytes(status: FederationStatus, times: int = 1) -> int | None:
     size = status.model_bytes
-    return int(MOST_MODEL_BYTES * size) + SPARE_HEADER_BYTES if size is not None else None
+    return times * int(MOST_MODEL_BYTES * size) + SPARE_HEADER_BYTES if size is not None else None
 
 
 def _check_tensors(file: Path, status: FederationStatus) -> None:

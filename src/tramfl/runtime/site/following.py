@@ -96,7 +96,7 @@ class RegisterFollower:
             if before is not None and before.versioned is not None and record.epoch > before.versioned.record.epoch:
                 self._member.log("taken-over", holder=record.name_of(record.holder), safe=record.safe.round)
             if versioned.revision > known:
-                self._member.audit.saw(record)
+                self._member.audit.saw(record, versioned.by if versioned.after == known else "")
                 driver.tell(on.RecordSeen(self._member.now(), versioned))
             if self._holder.is_lost(standing):
                 driver.tell(on.HolderLost(self._member.now(), versioned))
