@@ -52,7 +52,7 @@ def besiege(actions: int, seed: int) -> bool:
     """A hostile member among three honest sites; whether rounds went on fast enough."""
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        siege, rate = asyncio.run(besieged(Path(folder), Random(seed), actions))
+        siege, rate = asyncio.run(besieged(Path(folder), seed, actions))
     print(
         f"{actions} actions of a hostile member in {time.perf_counter() - begin:.0f} s, none did harm (seed {seed})"
     )

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from random import Random
 
-import pytest
-
-from tests.runtime import hostile
 from tests.runtime.hostile import besieged
 
 
 def test_a_hostile_member_ends_no_site_and_changes_no_committed_round(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(hostile, "STALLS", 0.0)  # a stall costs the run a deadline of seconds
-    siege, _ = asyncio.run(besieged(tmp_path, Random(1), 300, usual_seconds=0.5))
+    # Without stalls: each costs the run a deadline of seconds.
+    siege, _ = asyncio.run(besieged(tmp_path, 1, 300, usual_seconds=0.5, stalls=0.0))
     assert siege.usual > 0
     assert siege.done["offers"] > 20
     assert siege.done["writes_bad_record"] == 1

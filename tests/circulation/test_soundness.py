@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tramfl.circulation.custody import Entry, Record, first_record
-from tramfl.circulation.soundness import fault, fault_in_step
+from tramfl.circulation.changes import Resign, RollBack, TakeOver
+from tramfl.circulation.custody import Entry, Record, Safe, Versioned, Weights, first_record
+from tramfl.circulation.soundness import fault, fault_in_step, fault_in_writing
 from tramfl.notation import Ledger
 
 GOOD = first_record("run-1", 0, "a" * 64, (0, 1), 3)
@@ -92,3 +93,27 @@ def test_a_record_that_undoes_what_was_done_is_named(change: dict[str, Any], wor
 
 def test_a_stopped_run_does_not_go_on() -> None:
     assert "stopped" in (fault_in_step(replace(LATER, status="stopped"), LATER) or "")
+
+
+def test_every_way_to_begin_an_epoch_goes_on_from_weights_that_the_run_has() -> None:
+    safe = replace(GOOD.safe, round=2, digest="b" * 64, copies=(0, 1), ledger=Ledger((1, 2, 3), 6.0, 2))
+    kept = (Safe(1, "c" * 64, (0, 1), Ledger((1, 1, 1), 3.0, 1)),)
+    now = Ledger((5, 6, 7), 12.0, 4)
+    record = replace(GOOD, weights=Weights("d" * 64, (0,)), ledger=now, safe=safe, kept=kept, keep_versions=3)
+    paused = replace(record, status="paused")
+    made = [
+        (record, TakeOver(1, 7, "d" * 64).applied(record, 1)),
+        (record, TakeOver(1, 7, "b" * 64).applied(record, 1)),
+        (record, Resign(1, True).applied(record, 0)),
+        *((paused, RollBack(1, version.round).applied(paused, 1)) for version in paused.versions),
+    ]
+    assert len(made) == 5
+    for before, after in made:
+        assert after is not None
+        writer = before.members[0 if after.epoch == before.epoch else 1].name
+        assert fault_in_writing(Versioned(before, 7), Versioned(after, 8, writer, 7)) is None
+        other = replace(after, epoch=2, weights=replace(after.weights, digest="e" * 64))
+        assert "did not have" in (fault_in_writing(Versioned(before, 7), Versioned(other, 8, writer, 7)) or "")
+        assert fault_in_writing(Versioned(before, 7), Versioned(other, 9, writer, 8)) is None, (
+            "not known: one is missing"
+        )

@@ -69,10 +69,24 @@ def test_trails_become_one_in_which_each_entry_names_the_sites_that_say_so() -> 
     lie = replace(made, digest="d6", author="a")
     found = gathered([("b", [unknown, dropped]), ("a", [made, ENTRY]), ("c", [unknown, lie])])
     assert [(e.what, e.author, e.noted_by) for e in found] == [
-        ("trained", "a", ("a",)),
-        ("trained", "a", ("c",)),
+        ("trained", "a", ("a",)),  # what c says that a trained is left out: a says it of itself
         ("committed", "a", ("a", "b", "c")),
         ("dropped", "a", ("b",)),
     ]
-    assert found[2].parent == "d4"
-    assert found[3].author == "a", "its trainer says that it made these weights"
+    assert found[1].parent == "d4"
+    assert found[2].author == "a", "its trainer says that it made these weights"
+
+
+def test_one_lying_trail_names_no_other_site_as_the_author_of_a_round() -> None:
+    committed = replace(ENTRY, what="committed", author="e")
+    lie = replace(committed, author="b")
+    honest = [("a", [committed]), ("b", [committed])]
+    forged = [replace(ENTRY, what=what, author="b", digest="f" * 64) for what in ("trained", "rejected")]
+    found = gathered([("e", [lie, *forged]), *honest])
+    assert [(entry.author, entry.noted_by) for entry in found] == [("e", ("a", "b", "e"))]
+    # Where honest sites do not know, a signed row does.
+    unknown = replace(committed, author=None)
+    (entry,) = gathered([("e", [lie]), ("a", [unknown])], {(ENTRY.epoch, ENTRY.round): "e"})
+    assert entry.author == "e"
+    # Two sites that contradict each other prove nothing.
+    assert [e.author for e in gathered([("e", [lie]), ("a", [committed])])] == [None]

@@ -69,7 +69,7 @@ def gather(state: State, attempt: Attempt) -> Step:
     """Ask every node for its load; halt where the run is not running."""
     if current(state).status != "running":
         return halt(state)
-    attempt = replace(attempt, excluded=attempt.excluded | left_out(state, current(state).round))
+    attempt = replace(attempt, excluded=attempt.excluded | left_out(state, current(state).round, attempt.began))
     state, ticket = issue(state)
     asked = frozenset(current(state).present) - attempt.excluded
     phase = Gathering(ticket, attempt, {}, asked - state.absent)
@@ -330,7 +330,7 @@ def _with_transfer(phase: Training | Storing) -> Attempt:
 
 
 def _setback(state: State, attempt: Attempt, failed: NodeId, at: float, *cancel: Command) -> Step:
-    state = has_failed(state, failed, current(state).round)
+    state = has_failed(state, failed, current(state).round, at, at - attempt.began)
     lost = attempt.lost_seconds + attempt.overhead_seconds + (at - attempt.began)
     again = Attempt(at, lost, attempt.excluded | {failed}, attempt.rejected)
     state, commands = gather(replace(state, setbacks=state.setbacks + 1), again)

@@ -273,6 +273,8 @@ class Backup(Struct, frozen=True):
     change: MarkSafe
     in_doubt_at: int | None = None
     """The revision it was to replace, where the register did not say whether it did."""
+    deadline_seconds: float = 0.0
+    """How long the transfer may take."""
 
 
 class Ordering(Struct, frozen=True):
@@ -285,11 +287,17 @@ class Ordering(Struct, frozen=True):
 
 
 class Backoff(Struct, frozen=True):
-    """How often a node failed in a row, and until which round it is left out."""
+    """How often a node failed in a row, and how long it is left out."""
 
     failures: int
     until: int
-    """It is asked again once this many rounds are done."""
+    """It is asked again once this many rounds are done ..."""
+    until_seconds: float = 0.0
+    """... and this moment has come."""
+
+    def lasts(self, round_: int, at: float) -> bool:
+        """Whether the node is left out of the round after `round_` rounds, at this moment."""
+        return round_ < self.until or at < self.until_seconds
 
 
 class State(Struct, frozen=True):

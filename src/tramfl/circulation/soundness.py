@@ -46,14 +46,19 @@ def fault_in_writing(before: Versioned, after: Versioned) -> str | None:
         return None
     if after.after < before.revision:
         return f"it was made for revision {after.after}, and revision {before.revision} has been seen since"
-    if after.after > before.revision:
-        return None
+    return next(_faults_of_writer(before, after), None) if after.after == before.revision else None
+
+
+def _faults_of_writer(before: Versioned, after: Versioned) -> Iterator[str]:
     old, new, writer = before.record, after.record, before.record.number_of(after.by)
     if writer is None:
-        return f"{after.by} never was a member"
+        yield f"{after.by} never was a member"
     if new.epoch == old.epoch and _trained(old) != _trained(new) and writer != old.holder:
-        return f"{after.by} changed what only the holder, {old.name_of(old.holder)}, may change"
-    return None
+        yield f"{after.by} changed what only the holder, {old.name_of(old.holder)}, may change"
+    known = {(old.weights.digest, old.ledger), *((v.digest, v.ledger) for v in (old.safe, *old.kept))}
+    if new.epoch > old.epoch and (new.weights.digest, new.ledger) not in known:
+        # So whoever takes over must commit, as the holder, what it trained: the trail has its name.
+        yield f"{after.by} began epoch {new.epoch} with weights or a ledger that the run did not have"
 
 
 def _trained(record: Record) -> tuple[object, ...]:

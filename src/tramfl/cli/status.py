@@ -126,7 +126,7 @@ def _print_oddities(console: Console, found: FederationStatus) -> None:
     """Sites that others leave out for a while, that were started at two places, or whose certificate was revoked."""
     for site in found.sites:
         for name, until in (site.report.left_out if site.report is not None else {}).items():
-            console.print(f"{site.site} leaves {name} out until round {until:,}: it failed.", markup=False)
+            console.print(f"{site.site} leaves {name} out until round {until:,} at least: it failed.", markup=False)
     unsigned = (UNSIGNED,) if found.unsigned else ()
     for sentence in (*found.twins, *found.revocations, *unsigned):
         console.print(sentence, markup=False, soft_wrap=True)

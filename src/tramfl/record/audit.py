@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -110,22 +111,38 @@ def sound_entry(line: bytes) -> AuditEntry | None:
     return entry if sound and abs(entry.at) < MOST_COUNT else None
 
 
-def gathered(trails: Iterable[tuple[str, Iterable[AuditEntry]]]) -> list[AuditEntry]:
-    """The trails of several sites as one, in order of time: each entry once, with the sites that noted it."""
+def gathered(
+    trails: Iterable[tuple[str, Iterable[AuditEntry]]], signed: Mapping[tuple[int, int], str] | None = None
+) -> list[AuditEntry]:
+    """The trails of several sites as one, in order of time: each entry once, with the sites that noted it.
+
+    A site can lie in its trail. What a site trained or rejected it says of itself alone. Who made the weights of a
+    round that counts is what the row of its epoch and round proves, `signed` by the site that trained; without such a
+    row, what most of the sites say that noted the round.
+    """
     found: dict[tuple[object, ...], AuditEntry] = {}
-    authors: dict[Digest, str] = {}
+    claims: dict[tuple[object, ...], Counter[str]] = {}
     for site, entries in trails:
         for entry in entries:
+            if entry.what in ("trained", "rejected") and entry.author != site:
+                continue
             key = entry.what, entry.run, entry.epoch, entry.round, entry.digest
             before = found.get(key)
-            if before is None:
-                found[key] = replace(entry, noted_by=(site,))
-            else:
-                found[key] = _joined(before, entry, site)
-            if entry.what == "trained" and entry.author == site:
-                authors[entry.digest] = site
-    named = (e if e.author is not None else replace(e, author=authors.get(e.digest)) for e in found.values())
+            found[key] = replace(entry, noted_by=(site,)) if before is None else _joined(before, entry, site)
+            if entry.author is not None:
+                claims.setdefault(key, Counter())[entry.author] += 1
+    trained = {entry.digest: _most_named(claims[key]) for key, entry in found.items() if entry.what == "trained"}
+    named = []
+    for key, entry in found.items():
+        author = (signed or {}).get((entry.epoch, entry.round)) if entry.what == "committed" else None
+        named.append(replace(entry, author=author or _most_named(claims.get(key)) or trained.get(entry.digest)))
     return sorted(named, key=lambda e: (e.at, e.epoch, e.round, e.what))
+
+
+def _most_named(claims: Counter[str] | None) -> str | None:
+    """Whom most of the sites name that name anybody; None where two are named equally often."""
+    ranked = claims.most_common(2) if claims else []
+    return ranked[0][0] if ranked and (len(ranked) == 1 or ranked[0][1] > ranked[1][1]) else None
 
 
 def _joined(one: AuditEntry, other: AuditEntry, site: str) -> AuditEntry:
@@ -133,7 +150,6 @@ def _joined(one: AuditEntry, other: AuditEntry, site: str) -> AuditEntry:
         one,
         at=min(one.at, other.at),
         parent=one.parent or other.parent,
-        author=one.author or other.author,
         samples=one.samples or other.samples,
         noted_by=tuple(sorted({*one.noted_by, site})),
     )

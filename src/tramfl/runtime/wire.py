@@ -161,7 +161,7 @@ class SiteReport(Struct, frozen=True):
     rejected: str = ""
     """Why this site last did not accept weights; empty where it always did."""
     left_out: dict[str, int] = field(default_factory=dict)
-    """Sites that failed this site, and how many rounds must be done before it asks each of them again."""
+    """Sites that failed this site, and how many rounds must be done, at least, before it asks each of them again."""
     held: tuple[int, ...] = ()
     labels: tuple[str, ...] = ()
     copies: tuple[Digest, ...] = ()

@@ -18,6 +18,7 @@ from tests.record.test_rows import row
 from tests.runtime.sites import NAMES, Log, PlainHost, federation, played, write_model
 from tramfl.circulation.custody import Record, Versioned, first_record
 from tramfl.circulation.phases import Copy
+from tramfl.config import Evaluation
 from tramfl.notation import BadInput, Digest, Ledger, ModelCost
 from tramfl.record import Row, in_columns
 from tramfl.runtime.operator.collecting import pull
@@ -27,7 +28,7 @@ from tramfl.runtime.registers.checked import fingerprint
 from tramfl.runtime.roster import Roster
 from tramfl.runtime.transport import Server
 from tramfl.runtime.weights import Manifest, WeightStore
-from tramfl.runtime.wire import AskRows, Order, OrderResult, Rows, SiteReport
+from tramfl.runtime.wire import AskRows, Order, OrderResult, ReadOutFile, Rows, SiteReport
 
 LIAR = 2
 ROWS = [row(1), row(2)]
@@ -42,6 +43,7 @@ class Site(PlainHost):
     seen: tuple[tuple[int, bytes], ...] = ()
     size: int = 0
     given: Path | None = None
+    readout: ReadOutFile | None = None
     obeys: Callable[[Order], None] = field(default=lambda order: None)
 
     async def order(self, who: str, order: Order) -> OrderResult:
@@ -57,6 +59,7 @@ class Site(PlainHost):
             labels=("x", "y"),
             cost=ModelCost(1.0, 8.0 * self.size),
             tensors=self.manifest.fingerprint,
+            readout=self.readout,
         )
         standing = Standing(self.shown, frozenset(NAMES))
         return OrderResult(True, "here", report, record=msgspec.msgpack.encode(standing), seen=self.seen)
@@ -253,3 +256,29 @@ async def test_a_site_that_only_says_that_it_stopped_the_run_is_not_believed(
 
 def _stop(trio: Trio, order: Order) -> None:
     trio.show(replace(trio.record, status="stopped"), 9)
+
+
+@played
+async def test_a_mean_is_fetched_from_the_site_that_trained_its_round_and_from_no_other(tmp_path: Path) -> None:
+    trio = Trio(tmp_path)
+    file = trio.federation.file
+    run = replace(file.run, evaluation=Evaluation(readout="average"))
+    trio.federation = replace(trio.federation, file=replace(file, run=run))
+    trio.show(replace(trio.record, status="stopped"), 8)
+    for number, round_ in ((1, 1), (LIAR, 2)):  # node 1 trained both rounds
+        offered = tmp_path / f"mean-{number}"
+        digest = write_model(offered, bytes([number]) * 3000)
+        trio.sites[number].given = offered
+        trio.sites[number].readout = ReadOutFile(round_, trio.record.weights.digest, digest)
+    async with trio.operator() as hand:
+        await pull(hand, tmp_path / "got", overwrite=False)
+        assert (tmp_path / "got" / "model.safetensors").read_bytes().endswith(bytes([1]) * 3000)
+        trio.sites[1].readout = None
+        with pytest.raises(BadInput, match="no site that answers has the mean that the run tests"):
+            await pull(hand, tmp_path / "again", overwrite=False)
+        # As large as a model can be, and no larger.
+        trio.sites[1].readout = replace(trio.liar.readout, digest="a" * 64)
+        with (tmp_path / "mean-1").open("wb") as huge:
+            huge.truncate(1 << 40)
+        with pytest.raises(BadInput, match="more than this run's model can have"):
+            await pull(hand, tmp_path / "again", overwrite=False)

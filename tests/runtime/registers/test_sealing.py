@@ -145,6 +145,16 @@ async def test_another_members_change_cannot_be_forged(tmp_path: Path) -> None:
 
 
 @story
+async def test_a_takeover_goes_on_from_weights_that_the_run_has(tmp_path: Path) -> None:
+    sites, birch, good = await begun(tmp_path)
+    for taken in (trained(good.record, "c"), replace(good.record, ledger=FIRST.ledger)):
+        sites.overwrite(sites.signed("cedar", replace(taken, epoch=2, holder=2), good.revision))
+        await ignored(birch, sites, good, "cedar began epoch 2 with weights or a ledger that the run did not have")
+        good = birch.good or good
+    await birch.close()
+
+
+@story
 async def test_an_old_record_of_the_right_site_cannot_be_put_back(tmp_path: Path) -> None:
     sites, birch, second = await begun(tmp_path)
     old = sites.content()
@@ -279,16 +289,17 @@ def test_a_new_certificate_signs_only_once_its_key_is_there(tmp_path: Path) -> N
 
     def put(credentials: Credentials, *which: int) -> None:
         for n in which:
-            files[n].write_bytes((credentials.authorities, credentials.certificate, credentials.key)[n])
+            files[n].write_bytes(credentials.now[n])
 
     old, new = sites.credentials("ash"), sites.credentials("ash")
     put(old, 0, 1, 2)
-    seal, reader = SiteSeal("ash", Credentials.from_files(*files)), sites.seal("birch")
+    own = Credentials.from_files(*files)
+    seal, reader = SiteSeal("ash", own), sites.seal("birch")
     for step, certificate in (((1,), old), ((2,), new)):
         put(new, *step)
-        seal._read_again = 0.0
+        own.look_again()
         sealed = seal.seal(ROW, b"content")
-        assert msgspec.msgpack.decode(sealed, type=Sealed).certificate == certificate.certificate
+        assert msgspec.msgpack.decode(sealed, type=Sealed).certificate == certificate.now.certificate
         assert reader.opened(ROW, sealed, NAMES).by == "ash"
 
 

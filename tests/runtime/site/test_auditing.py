@@ -102,3 +102,13 @@ def test_a_trail_that_cannot_be_written_is_logged_once_and_stops_nothing(site: S
     (tmp_path / "audit.jsonl").mkdir()
     seen(site, committed(FIRST, by=0), committed(committed(FIRST, by=0), by=0))
     assert site.logged == [("audit-not-kept", "Is a directory")]
+
+
+def test_a_site_that_names_another_in_the_record_of_its_own_round_is_noted_as_its_author(site: Site) -> None:
+    one = committed(FIRST, by=0)
+    two = committed(one, by=0)
+    seen(site, FIRST, one)
+    site.auditor.saw(replace(two, weights=replace(two.weights, copies=(1,))), writer="0")
+    three = replace(committed(two, by=0), weights=Weights("d3", (1, 2)))
+    site.auditor.saw(three, writer="0")
+    assert [author for *_, author in site.noted()] == ["0", "0", "0"]

@@ -1,15 +1,17 @@
-"""When a site says that the holder of the model is lost."""
+"""When a site says that the holder is lost, and how often it asks its register."""
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 from msgspec.structs import replace
 
+from tests.runtime.sites import played
 from tramfl.circulation.custody import Entry, Record, Versioned, first_record
 from tramfl.runtime.registers import Standing
-from tramfl.runtime.site.following import HolderWatch
+from tramfl.runtime.site.following import HolderWatch, RegisterFollower
 
 RECORD = first_record("run", 0, "w0", (0, 1), 2, (Entry("a"), Entry("b")))
 
@@ -45,3 +47,37 @@ def test_a_paused_run_can_lose_its_holder_and_a_stopped_one_cannot() -> None:
     assert not stopped.is_lost(replace(RECORD, status="stopped"), "b")
     assert not stopped.is_lost(replace(RECORD, status="stopped"), "b")
     assert stopped.logged == []
+
+
+class SlowRegister:
+    """Answers when it is told to, and counts."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.answer = asyncio.Event()
+
+    async def look(self) -> Standing:
+        self.looks += 1
+        await self.answer.wait()
+        return Standing(None, frozenset())
+
+
+@played
+async def test_a_hundred_reports_of_a_change_ask_the_register_twice_and_a_later_one_again() -> None:
+    register = SlowRegister()
+
+    async def follow(content: bytes) -> None:
+        pass
+
+    member: Any = SimpleNamespace(register=register, revocations=SimpleNamespace(follow=follow))
+    following = RegisterFollower(member, SimpleNamespace())  # type: ignore[arg-type]
+    first = asyncio.create_task(following.look())
+    while not register.looks:
+        await asyncio.sleep(0)
+    others = [asyncio.create_task(following.look()) for _ in range(99)]
+    await asyncio.sleep(0)
+    register.answer.set()
+    await asyncio.gather(first, *others)
+    assert register.looks == 2, "the first look may have begun before what the others report"
+    await following.look()
+    assert register.looks == 3

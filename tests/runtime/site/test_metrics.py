@@ -35,7 +35,7 @@ def test_beyond_loopback_metrics_are_served_with_the_sites_certificate(tmp_path:
     authority = Authority()
     issued = authority.issue("ash")
     files = tmp_path / "ca.crt", tmp_path / "site.crt", tmp_path / "site.key"
-    for path, content in zip(files, (issued.authorities, issued.certificate, issued.key), strict=True):
+    for path, content in zip(files, issued.now, strict=True):
         path.write_bytes(content)
     port = free_ports(1)[0]
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tests.runtime.sites import federation
 from tramfl.circulation.custody import Record, Versioned, first_record
-from tramfl.circulation.phases import Following, Halted, Limits, Phase, State
+from tramfl.circulation.phases import Backoff, Following, Halted, Limits, Phase, State
 from tramfl.notation import ModelCost
 from tramfl.runtime.registers.contract import Standing
 from tramfl.runtime.site.report import Reporter
@@ -87,3 +87,15 @@ def test_tests_of_weights_and_ends_of_runs_that_are_still_to_come_are_told() -> 
     at_rest = Versioned(LATER, 5), Halted(), Versioned(LATER, 5)
     assert reporter(*at_rest).report().beside == ()
     assert reporter(*at_rest, busy=True).report().beside == ("testing", "finishing")
+
+
+def test_a_site_that_is_left_out_is_named_with_the_round_until_which() -> None:
+    found = reporter(Versioned(LATER, 5), Following(), Versioned(LATER, 5))
+    driver: Any = found._participation.driver
+    for backoff, shown in (
+        (Backoff(3, LATER.round + 4), {"birch": LATER.round + 4}),
+        (Backoff(3, LATER.round), {}),
+        (Backoff(3, LATER.round, until_seconds=1.0), {"birch": LATER.round + 1}),  # the clock here is at 0
+    ):
+        driver.state = replace(driver.state, backoff={1: backoff})
+        assert found.report().left_out == shown

@@ -207,7 +207,7 @@ import asyncio, json, sys
 from pathlib import Path
 from tests.runtime.sites import Trial
 from tramfl.runtime.transport.handshakes import watch
-from tramfl.runtime.transport.links import Credentials
+from tramfl.runtime.transport import Credentials
 import msgspec
 
 def log(event, **fields):
@@ -244,7 +244,7 @@ class Watched:
             text=True,
             env={name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"},
         )
-        texts = [pem.decode() for pem in (own.authorities, own.certificate, own.key)]
+        texts = [pem.decode() for pem in own.now]
         self._write(json.dumps(texts))
         self.port = int(self.line()["port"])
         self.peers = federation(ports={"birch": self.port})
@@ -349,7 +349,7 @@ async def test_renewed_certificates_count_without_a_restart(tmp_path: Path) -> N
 
     def write(name: str, issued: Credentials) -> Credentials:
         files = [tmp_path / f"{name}.{kind}" for kind in ("ca", "crt", "key")]
-        for path, content in zip(files, (issued.authorities, issued.certificate, issued.key), strict=True):
+        for path, content in zip(files, issued.now, strict=True):
             path.write_bytes(content)
         return Credentials.from_files(*files)
 

@@ -197,7 +197,7 @@ async def test_a_message_beyond_grpcs_own_limit_changes_nothing(tmp_path: Path) 
         own = trial.authority.issue("ash")
         channel = grpc.aio.secure_channel(
             f"127.0.0.1:{trial.port}",
-            grpc.ssl_channel_credentials(own.authorities, own.key, own.certificate),
+            grpc.ssl_channel_credentials(own.now.authorities, own.now.key, own.now.certificate),
             (("grpc.ssl_target_name_override", "birch"), ("grpc.max_send_message_length", -1)),
         )
         peers._channels[peers._roster.entries[1]] = channel

@@ -12,6 +12,9 @@ from tramfl.notation import BadInput
 from tramfl.record import MODEL_FILE, Resolved, Row, RunFolder, Summary, summary_of, write_atomically
 from tramfl.runtime.operator.operating import FederationStatus, Operator
 
+RECENT_ROUNDS = 400
+"""Among these somebody trained who has the mean."""
+
 
 async def pull(
     hand: Operator, out: Path | None, *, overwrite: bool, readout: ReadOut | None = None
@@ -59,21 +62,25 @@ async def collect(
     if scenario.transit.codec != "float32" and scenario.cost.model_bits is None:
         # A replay codes too: it must start from the size of the plain model.
         scenario = replace(scenario, cost=replace(scenario.cost, model_bits=8.0 * _data_bytes(model)))
-    folder.keep_audit(await hand.audit(status))
+    folder.keep_audit(await hand.audit(status, rows))
     return status, write_run(folder, scenario, status, rows)
 
 
 async def _fetch_mean(hand: Operator, status: FederationStatus, to: Path) -> None:
-    """Fetch the newest mean that an answering site has: a site keeps the mean of the last round that it trained."""
-    reports = [(node, site.report) for node, site in enumerate(status.sites) if site.report is not None]
+    """Fetch the newest mean that an answering site has: a site keeps the mean of the last round that it trained.
+
+    A site is believed only of a round that it trained, by the row that it signed: it could offer anything for others.
+    """
     last = status.record.round if status.record is not None else 0
-    there = [(r.readout, node) for node, r in reports if r.readout is not None and r.readout.round <= last]
+    trained = {row.round: row.node for row in await hand.rows(status, max(1, last - RECENT_ROUNDS + 1))}
+    reports = [(node, site.report) for node, site in enumerate(status.sites) if site.report is not None]
+    there = [(r.readout, node) for node, r in reports if r.readout and trained.get(r.readout.round) == node]
     if not there:
         raise BadInput("no site that answers has the mean that the run tests; give --readout last for the weights.")
     newest, node = max(there, key=lambda found: found[0].round)
     kept = to.with_name("readout.safetensors")
     try:
-        await hand.fetch_file(newest.digest, [node], kept)
+        await hand.fetch_file(newest.digest, [node], kept, status)
         file = RawFile.of(kept.read_bytes())
     finally:
         kept.unlink(missing_ok=True)
@@ -90,7 +97,7 @@ async def _fetch_coded(hand: Operator, to: Path) -> FederationStatus:
         named = RawFile.at(coded).reference
         if named is None:
             raise BadInput("the weights at the sites are not coded as transit.codec in federation.toml says.")
-        await hand.fetch_file(named, status.answering, reference)
+        await hand.fetch_file(named, status.answering, reference, status)
         write_atomically(to, decoded_file(coded.read_bytes(), reference.read_bytes()))
     finally:
         for path in (coded, reference):

@@ -49,7 +49,9 @@ LOOKS = 6
 LOOK_SECONDS = 0.2
 """Sites that disagree are asked again this often, after this pause: one of them may see a change a moment later."""
 MOST_MODEL_BYTES = 4
-"""Fetched weights may have this many times the bytes that most sites report for their model."""
+"""Fetched weights may have this many times the bytes that most sites report for their model ..."""
+MOST_PLAIN = 8
+"""... and plain ones, where sites send them in 4 bits, this many times that."""
 
 
 class SiteStatus(Struct, frozen=True, kw_only=True):
@@ -252,7 +254,7 @@ class Operator:
         versioned, revoked = found.versioned, RevocationList()
         if self._credentials is not None:
             shown = (view.standing.revoked for view in views.values())
-            revoked = newest_list(shown, self._credentials.authorities)
+            revoked = newest_list(shown, self._credentials.now.authorities)
         return FederationStatus(
             federation=file.name,
             record=versioned.record if versioned is not None else None,
@@ -378,8 +380,11 @@ class Operator:
                 break
         return found
 
-    async def audit(self, status: FederationStatus) -> list[AuditEntry]:
-        """The audit trails of all sites that answer, as one; what is no entry of the run is left out."""
+    async def audit(self, status: FederationStatus, rows: Sequence[Row] = ()) -> list[AuditEntry]:
+        """The audit trails of all sites that answer, as one; what is no entry of the run is left out.
+
+        The rows were signed by the sites that trained, and so prove who did.
+        """
         run = status.record.run if status.record is not None else ""
         trails: list[tuple[str, list[AuditEntry]]] = []
         for node in status.answering:
@@ -387,7 +392,8 @@ class Operator:
                 answer = await self._peers.order(node, Order("audit", run), START_SECONDS)
                 entries = [entry for line in answer.audit if (entry := sound_entry(line)) is not None]
                 trails.append((status.name_of(node), [entry for entry in entries if entry.run == run]))
-        return gathered(trails)
+        signed = {(row.epoch, row.round): status.name_of(row.node) for row in rows if row.node is not None}
+        return gathered(trails, signed if self._seal is not None else None)
 
     async def last_rounds(self, status: FederationStatus, count: int) -> list[RoundTimes]:
         """How long the last rounds were predicted to take, and took."""
@@ -441,12 +447,13 @@ class Operator:
         _forget_parts(to, begun=True)
         return status
 
-    async def fetch_file(self, digest: Digest, nodes: Sequence[NodeId], to: Path) -> None:
+    async def fetch_file(self, digest: Digest, nodes: Sequence[NodeId], to: Path, status: FederationStatus) -> None:
         """Fetch a file by its digest from the first of some sites that gives it. Raises BadInput."""
+        most = _most_bytes(status, MOST_PLAIN)
         why = "no site that has it answers"
         for node in nodes:
             try:
-                await self._peers.fetch(node, digest, to, lambda _: None)
+                await self._peers.fetch(node, digest, to, lambda _: None, most)
             except (Unreachable, Refusal) as error:
                 why = f"{self._roster.names[node]}: {error}"
                 continue
@@ -517,7 +524,8 @@ def _credentials_of(name: str, authorities: Path, certificate: Path, key: Path) 
     """The credentials of `name`; BadInput names files that do not fit, where gRPC would fail without a reason."""
     found = Credentials.from_files(authorities, certificate, key)
     sources = str(certificate), str(key), str(authorities)
-    if wrong := unfit(found.certificate, found.key, found.authorities, name, sources=sources):
+    papers = found.now
+    if wrong := unfit(papers.certificate, papers.key, papers.authorities, name, sources=sources):
         raise BadInput(
             f"{certificate}, with {key} and {authorities}, will not do for {name!r}: {' '.join(wrong)}"
             f" Put there what tramfl cert makes for {name!r}."
@@ -568,9 +576,9 @@ def _view(answer: OrderResult) -> View:
     return View(plain(standing), answer.seen, answer.age_seconds)
 
 
-def _most_bytes(status: FederationStatus) -> int | None:
+def _most_bytes(status: FederationStatus, times: int = 1) -> int | None:
     size = status.model_bytes
-    return int(MOST_MODEL_BYTES * size) + SPARE_HEADER_BYTES if size is not None else None
+    return times * int(MOST_MODEL_BYTES * size) + SPARE_HEADER_BYTES if size is not None else None
 
 
 def _check_tensors(file: Path, status: FederationStatus) -> None:

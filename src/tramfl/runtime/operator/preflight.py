@@ -76,8 +76,9 @@ def _certificates(site: SiteSettings, insecure: bool) -> Finding:
         if credentials is None:
             return _good("certificates", "none, as asked for")
         host, _ = host_and_port(site.address, "address")
-        wrong = unfit(credentials.certificate, credentials.key, credentials.authorities, site.file.site, (host,))
-        days = describe(credentials.certificate).days_left
+        own = credentials.now
+        wrong = unfit(own.certificate, own.key, own.authorities, site.file.site, (host,))
+        days = describe(own.certificate).days_left
     except BadInput as error:
         return _bad("certificates", str(error))
     if wrong:

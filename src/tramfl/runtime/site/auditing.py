@@ -45,8 +45,11 @@ class Auditor:
         """This site did not accept weights that it was sent."""
         self._note("refused", record, record.round, digest, None, sender, 0, reason)
 
-    def saw(self, record: Record) -> None:
-        """This is the record now: note a round that it is the first to have, and rounds that count no longer."""
+    def saw(self, record: Record, writer: str = "") -> None:
+        """This is the record now: note a round that it is the first to have, and rounds that count no longer.
+
+        `writer` signed the change from the record before, where this site saw both; else it is empty.
+        """
         if record.run != self._run:
             self._remember(record.run)
         what: AuditKind = "rolled-back" if record.safe.round < self._safe else "dropped"
@@ -65,6 +68,8 @@ class Auditor:
         copies = record.weights.copies
         author = record.name_of(copies[0]) if len(copies) == 1 else None
         parent = known if record.round == last + 1 else None
+        if writer and parent is not None:
+            author = writer  # whatever it wrote there of others: who commits a round has trained it
         digest = record.weights.digest
         self._committed[record.round] = self._note("committed", record, record.round, digest, parent, author)
         if len(self._committed) > KEPT_ROUNDS:

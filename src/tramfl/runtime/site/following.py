@@ -21,6 +21,9 @@ class RegisterFollower:
         self._member, self._participation = member, participation
         self._holder = HolderWatch(member)
         self._turn = asyncio.Lock()
+        self._looking = asyncio.Lock()
+        self._looked = -math.inf
+        """When the last look began."""
         self.standing: Standing | None = None
         """The record and who is alive, as last seen."""
         self.silence = ""
@@ -55,9 +58,17 @@ class RegisterFollower:
         await self._news(await self._member.register.look())
 
     async def look(self) -> None:
-        """Read the record now, because somebody reports that it has changed."""
-        with contextlib.suppress(Silent):
-            await self.read()
+        """Read the record now, because somebody reports that it has changed.
+
+        However many report it at once, the register is asked twice at most: its other callers wait in the same queue.
+        """
+        asked = time.monotonic()
+        async with self._looking:
+            if self._looked >= asked:
+                return  # a look that began later saw all that this one would
+            self._looked = time.monotonic()
+            with contextlib.suppress(Silent):
+                await self.read()
 
     async def _news(self, standing: Standing) -> None:
         async with self._turn:
@@ -85,7 +96,7 @@ class RegisterFollower:
             if before is not None and before.versioned is not None and record.epoch > before.versioned.record.epoch:
                 self._member.log("taken-over", holder=record.name_of(record.holder), safe=record.safe.round)
             if versioned.revision > known:
-                self._member.audit.saw(record)
+                self._member.audit.saw(record, versioned.by if versioned.after == known else "")
                 driver.tell(on.RecordSeen(self._member.now(), versioned))
             if self._holder.is_lost(standing):
                 driver.tell(on.HolderLost(self._member.now(), versioned))

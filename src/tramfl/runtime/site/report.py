@@ -134,7 +134,9 @@ class Reporter:
         if record is None or driver is None or driver.run != record.run:
             return {}
         names = self._member.names
-        return {names[n]: b.until for n, b in driver.state.backoff.items() if b.until > record.round}
+        now, round_ = self._member.now(), record.round
+        lasting = {n: b for n, b in driver.state.backoff.items() if b.lasts(round_, now)}
+        return {names[n]: max(b.until, round_ + 1) for n, b in lasting.items()}
 
     def _beside(self) -> tuple[str, ...]:
         return (*(("testing",) if self._scorer.busy else ()), *(("finishing",) if self._finished.busy else ()))

@@ -58,7 +58,7 @@ class Revocations:
         """Learn a list that somebody brings; one sentence about the result. Raises BadInput or Silent."""
         if self._credentials is None:
             raise BadInput("this federation has no certificates, so none can be revoked.")
-        found = read_list(content, self._credentials.renewed().authorities)
+        found = read_list(content, self._credentials.now.authorities)
         if found is None:
             raise BadInput("the list of revoked certificates is not signed by the federation's authority.")
         if found.number < self._list.number:
@@ -76,7 +76,7 @@ class Revocations:
     @property
     def own_issue(self) -> float | None:
         """When this site's certificate was issued; None where it has none."""
-        return None if self._credentials is None else describe(self._credentials.renewed().certificate).issued
+        return None if self._credentials is None else describe(self._credentials.now.certificate).issued
 
     def check(self) -> None:
         """Keep what sites have shown; BadInput where this site's own certificate is revoked."""
@@ -97,7 +97,7 @@ class Revocations:
         """Whether a list is at least as new as the one that this site has."""
         if self._credentials is None or not content:
             return False
-        found = read_list(content, self._credentials.renewed().authorities)
+        found = read_list(content, self._credentials.now.authorities)
         if found is None or found.number < self._list.number:
             if found is None and content != self._ignored:
                 self._ignored = content

@@ -16,8 +16,9 @@ trusted, so it works on loopback only.
 """
 
 from tramfl.runtime.transport.calling import Distrusted, Peers, TransferRefused, Unreachable
+from tramfl.runtime.transport.credentials import Credentials
 from tramfl.runtime.transport.host import Host
-from tramfl.runtime.transport.links import Credentials, Refusal
+from tramfl.runtime.transport.links import Refusal
 from tramfl.runtime.transport.probing import Busy
 from tramfl.runtime.transport.serving import Server
 

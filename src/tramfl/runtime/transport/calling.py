@@ -10,7 +10,6 @@ import contextlib
 import errno
 import hashlib
 import os
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from math import isfinite
 from pathlib import Path
@@ -23,12 +22,11 @@ from tramfl.circulation.custody import Entry
 from tramfl.config import is_loopback
 from tramfl.notation import Digest, NodeId
 from tramfl.runtime.roster import Roster
+from tramfl.runtime.transport.credentials import Credentials
 from tramfl.runtime.transport.links import (
     MESSAGE_BYTES,
-    REREAD_SECONDS,
     SAME_VERSION,
     SITE_KEY,
-    Credentials,
     Refusal,
     decode,
     encode,
@@ -110,9 +108,9 @@ class Peers:
         self._roster = roster
         self._me = me
         self._credentials = credentials
+        self._shown = credentials.now if credentials is not None else None
         self._channels: dict[Entry, Any] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self._read_again = 0.0
 
     async def load(self, node: NodeId, ask: AskLoad, seconds: float) -> Load:
         """What a site can spare. Raises Refusal or Unreachable."""
@@ -276,12 +274,12 @@ class Peers:
                 ("grpc.min_reconnect_backoff_ms", CONNECT_SECONDS * 1000),
                 ("grpc.max_reconnect_backoff_ms", 2000),
             )
-            if self._credentials is None:
+            if self._shown is None:
                 if not is_loopback(site.address.rpartition(":")[0].strip("[]")):
                     raise Unreachable(f"without certificates {site.name} may be on loopback only")
                 channel = grpc.aio.insecure_channel(site.address, settings)
             else:
-                own = self._credentials
+                own = self._shown
                 secure = grpc.ssl_channel_credentials(own.authorities, own.key, own.certificate)
                 settings.append(("grpc.ssl_target_name_override", site.name))
                 channel = grpc.aio.secure_channel(site.address, secure, settings)
@@ -297,7 +295,8 @@ class Peers:
             details = plain(error.details() or error.code().name)[:400]
             if error.code() is grpc.StatusCode.UNIMPLEMENTED and SAME_VERSION not in details:
                 details = not_understood(self._name(node))
-            self._read_again = 0.0  # a renewed certificate may be the remedy
+            if self._credentials is not None:
+                self._credentials.look_again()  # a renewed certificate may be the remedy
             if error.code() in REFUSALS:
                 raise refusal(details, error.code()) from None
             for sign, reason in DISTRUST.items():
@@ -309,12 +308,9 @@ class Peers:
 
     def _renew(self) -> None:
         """Where the files were renewed, connect anew; calls under way over the old connections may end in peace."""
-        if self._credentials is None or time.monotonic() < self._read_again:
+        if self._credentials is None or (now := self._credentials.now) == self._shown:
             return
-        self._read_again = time.monotonic() + REREAD_SECONDS
-        if (now := self._credentials.renewed()) == self._credentials:
-            return
-        self._credentials = now
+        self._shown = now
         channels, self._channels = list(self._channels.values()), {}
         for channel in channels:
             closing = asyncio.ensure_future(channel.close(OLD_CALLS_SECONDS))

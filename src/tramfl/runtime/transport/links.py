@@ -1,4 +1,4 @@
-"""What both ends of a connection share: who they are, how messages are coded and how large they may be.
+"""What both ends of a connection share: how messages are coded and how large they may be.
 
 With serving.py and calling.py the only place that knows gRPC.
 """
@@ -6,14 +6,12 @@ With serving.py and calling.py the only place that knows gRPC.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TypeVar
 
 import grpc
 import msgspec
 from msgspec import Struct
 
-from tramfl.notation import BadInput
 from tramfl.runtime.wire import PROTOCOL
 from tramfl.version import __version__
 
@@ -30,8 +28,6 @@ KEEPALIVE_SECONDS = 10
 KEEPALIVE_GRACE_SECONDS = 20
 """... and does not answer a ping in these is gone: stopped, or behind a cut cable. On a slow link a ping waits behind
 megabytes of weights, so this is not less."""
-REREAD_SECONDS = 1.0
-"""How soon renewed files of certificates count, for calls over open connections too."""
 WINDOW_BYTES = 4 << 20
 """How far a sender may be ahead of what the receiver has read: 800 Mbit/s over a link of 40 ms there and back."""
 
@@ -48,34 +44,6 @@ class Refusal(Exception):
     def __init__(self, reason: str, code: grpc.StatusCode = grpc.StatusCode.FAILED_PRECONDITION) -> None:
         super().__init__(reason)
         self.code = code
-
-
-class Credentials(Struct, frozen=True):
-    """Who this site is and whom it trusts, all PEM."""
-
-    authorities: bytes
-    certificate: bytes
-    key: bytes
-    files: tuple[Path, Path, Path] | None = None
-    """Where they were read from: renewed files count from the next connection on."""
-
-    @classmethod
-    def from_files(cls, authorities: Path, certificate: Path, key: Path) -> Credentials:
-        """Read them; a file that cannot be read is named."""
-        files = (authorities, certificate, key)
-        try:
-            return cls(authorities.read_bytes(), certificate.read_bytes(), key.read_bytes(), files)
-        except OSError as error:
-            raise BadInput(f"{error.filename} cannot be read: {error.strerror}.") from None
-
-    def renewed(self) -> Credentials:
-        """The same from the files as they are now; as they were where they cannot be read, or are being replaced."""
-        if self.files is None:
-            return self
-        try:
-            return self.from_files(*self.files)
-        except BadInput:
-            return self
 
 
 def options(*more: tuple[str, object]) -> list[tuple[str, object]]:

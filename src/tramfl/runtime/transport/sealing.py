@@ -5,7 +5,6 @@ Who signed is what the certificate in the seal says, if the federation's authori
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -18,11 +17,10 @@ from tramfl.runtime.transport.certificates import (
     KNOWN_CERTIFICATES,
     Caller,
     caller_in,
-    key_fits,
     sign,
     signature_fits,
 )
-from tramfl.runtime.transport.links import REREAD_SECONDS, Credentials
+from tramfl.runtime.transport.credentials import Credentials
 
 
 class SiteSeal:
@@ -35,13 +33,12 @@ class SiteSeal:
         """
         self.me = me
         self._credentials, self._roster, self._past = credentials, roster, past
-        self._read_again = 0.0
         # Every record has its writer's certificate; each is read once per list of members.
         self._caller_in = lru_cache(KNOWN_CERTIFICATES)(caller_in)
 
     def seal(self, purpose: str, content: bytes) -> bytes:
         """The content with this site's certificate and signature."""
-        own = self._own()
+        own = self._credentials.now
         signature = sign(own.key, _signed(purpose, content))
         return msgspec.msgpack.encode(Sealed(content, own.certificate, signature))
 
@@ -52,9 +49,8 @@ class SiteSeal:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raise Unsealed("is not signed") from None
         try:
-            caller: Caller = self._caller_in(
-                found.certificate, frozenset(known), self._own().authorities + self._past
-            )
+            authorities = self._credentials.now.authorities + self._past
+            caller: Caller = self._caller_in(found.certificate, frozenset(known), authorities)
             fits = signature_fits(found.certificate, found.signature, _signed(purpose, found.content))
         except BadInput as error:
             raise Unsealed(f"is not signed by a site: {str(error).rstrip('.')}") from None
@@ -64,15 +60,6 @@ class SiteSeal:
         if self._roster is not None and self._roster.is_revoked(*caller):
             raise Revoked(opened)
         return opened
-
-    def _own(self) -> Credentials:
-        """The site's credentials as the files have them now; a certificate without its key has to wait for it."""
-        if time.monotonic() >= self._read_again:
-            self._read_again = time.monotonic() + REREAD_SECONDS
-            now = self._credentials.renewed()
-            if now != self._credentials and key_fits(now.certificate, now.key):
-                self._credentials = now
-        return self._credentials
 
 
 def _signed(purpose: str, content: bytes) -> bytes:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import time
 from collections.abc import Awaitable, Callable
 from functools import lru_cache, partial
 from typing import Any
@@ -21,14 +20,13 @@ from tramfl.runtime.journal import Log
 from tramfl.runtime.roster import Roster
 from tramfl.runtime.settings import OPERATOR
 from tramfl.runtime.transport.certificates import KNOWN_CERTIFICATES, Caller, caller_in
+from tramfl.runtime.transport.credentials import Credentials, Papers
 from tramfl.runtime.transport.docking import CallStream, Dock, SentAgain
 from tramfl.runtime.transport.guarding import Guard
 from tramfl.runtime.transport.host import Host, Peer
 from tramfl.runtime.transport.links import (
-    REREAD_SECONDS,
     SERVICE,
     SITE_KEY,
-    Credentials,
     Refusal,
     decode,
     encode,
@@ -78,8 +76,6 @@ class Server:
         self._dock = Dock(host)
         # Every call shows its connection's certificate; each is read once per list of members.
         self._caller_in = lru_cache(KNOWN_CERTIFICATES)(caller_in)
-        self._authorities = credentials.authorities if credentials is not None else b""
-        self._read_again = 0.0
         self._probing = Turn()
         self._guard = Guard()
         self.port = 0
@@ -126,19 +122,11 @@ class Server:
     def _bind(self, server: Any) -> int:
         if self._credentials is None:
             return int(server.add_insecure_port(self._listen))
+        shown = self._credentials.now
         secure = grpc.dynamic_ssl_server_credentials(
-            _configuration(self._credentials), self._renewed, require_client_authentication=True
+            _configuration(shown), _Renewal(self._credentials, shown), require_client_authentication=True
         )
         return int(server.add_secure_port(self._listen, secure))
-
-    def _renewed(self) -> Any:
-        """gRPC calls this at each handshake; None keeps the present certificate."""
-        assert self._credentials is not None
-        now = self._credentials.renewed()
-        if now == self._credentials:
-            return None
-        self._credentials = now
-        return _configuration(now)
 
     async def answer(self, name: str, request: Any, context: Any) -> bytes | None:
         """Answer a call, if the peer may make it; every refusal is logged."""
@@ -169,13 +157,6 @@ class Server:
             await context.abort(grpc.StatusCode.INTERNAL, "this site failed to answer; its log says why")
         return None
 
-    def _trusted(self) -> bytes:
-        """The authorities as the file has them now: a connection may be older than the file."""
-        if self._credentials is not None and time.monotonic() >= self._read_again:
-            self._read_again = time.monotonic() + REREAD_SECONDS
-            self._authorities = self._credentials.renewed().authorities
-        return self._authorities
-
     def _identify(self, context: Any) -> Caller:
         if self._credentials is None:
             found = [value for key, value in context.invocation_metadata() or () if key == SITE_KEY]
@@ -185,7 +166,8 @@ class Server:
             return Caller(name, math.inf)
         (pem,) = context.auth_context()["x509_pem_cert"]
         try:
-            caller = self._caller_in(pem, self._roster.callers, self._trusted())
+            # A connection may be older than the file of authorities.
+            caller = self._caller_in(pem, self._roster.callers, self._credentials.now.authorities)
         except BadInput as error:
             raise Refusal(str(error).rstrip("."), grpc.StatusCode.PERMISSION_DENIED) from None
         _refuse_revoked(self._roster, caller)
@@ -335,7 +317,22 @@ async def _write(context: Any, content: bytes) -> None:
         raise Refusal(f"nothing was taken for {STALL_SECONDS:g} s", grpc.StatusCode.DEADLINE_EXCEEDED) from None
 
 
-def _configuration(credentials: Credentials) -> Any:
+class _Renewal:
+    """gRPC calls this at each handshake, in a thread of its own; None keeps what is shown at present."""
+
+    def __init__(self, credentials: Credentials, shown: Papers) -> None:
+        self._credentials, self._shown = credentials, shown
+
+    def __call__(self) -> Any:
+        self._credentials.look_again()  # the caller's certificate may be of an authority that was just added
+        now = self._credentials.now
+        if now == self._shown:
+            return None
+        self._shown = now
+        return _configuration(now)
+
+
+def _configuration(papers: Papers) -> Any:
     return grpc.ssl_server_certificate_configuration(
-        [(credentials.key, credentials.certificate)], root_certificates=credentials.authorities
+        [(papers.key, papers.certificate)], root_certificates=papers.authorities
     )
