@@ -12,7 +12,7 @@ import ipaddress
 import re
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -384,6 +384,27 @@ def with_value(table: dict[str, Any], path: Sequence[str], value: Any, source: s
         place[parent] = place = dict(inner)
     place[last] = value
     return changed
+
+
+def by_key(changes: Mapping[str, Any], source: str = "settings") -> Iterator[tuple[str, Any]]:
+    """Changes of a scenario by their dotted keys; a table for a section, such as `budget`, changes only its keys."""
+    if not isinstance(changes, Mapping):
+        raise BadInput(f"{source}: give keys and their values, not a {type(changes).__name__}.")
+    for key, value in changes.items():
+        if isinstance(value, Mapping) and _is_section(str(key)):
+            yield from by_key({f"{key}.{inner}": found for inner, found in value.items()}, source)
+        else:
+            yield str(key), value
+
+
+def _is_section(key: str) -> bool:
+    """Whether a key of a scenario has nothing but a table of other keys."""
+    try:
+        found = _type_at(Scenario, key)
+    except (KeyError, StopIteration):
+        return False  # there is no such key; the reader of the table reports it
+    kinds = [kind for kind in get_args(found) or (found,) if kind is not type(None)]
+    return len(kinds) == 1 and isinstance(kinds[0], type) and issubclass(kinds[0], Struct)
 
 
 def _toml_value(text: str) -> Any:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,31 @@ def described(thing: Any) -> str:
     """A class or function by its place, any other object by that of its class."""
     named = thing if isinstance(getattr(thing, "__qualname__", None), str) else type(thing)
     return f"{named.__module__}:{named.__qualname__}"
+
+
+@contextmanager
+def users_code(what: str) -> Iterator[None]:
+    """Around a call of the user's own code: whatever it raises becomes one sentence about `what`."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except Exception as error:
+        raise as_bad_input(error, what) from error
+
+
+def as_bad_input(error: Exception, what: str) -> BadInput:
+    """An exception of the user's own code in one sentence, with the line of theirs that it comes from."""
+    lines = str(error).strip().splitlines() or [""]
+    # A worker that reads data sends its whole traceback as a message; what was raised is its last line.
+    raised = lines[-1] if "Original Traceback" in str(error) else f"{type(error).__name__}: {lines[0]}"
+    here = Path(__file__).parent
+    places = [
+        f" ({Path(frame.filename).name}, line {frame.lineno})"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if here not in Path(frame.filename).parents and "site-packages" not in Path(frame.filename).parts
+    ]
+    return BadInput(f"{what} raised {raised.rstrip('.: ')}{places[-1] if places else ''}.")
 
 
 def call_with_known(factory: Callable[..., Any], **offered: Any) -> Any:

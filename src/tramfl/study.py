@@ -18,7 +18,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from tramfl.config import Scenario, as_table, settings_from, with_value
+from tramfl.config import Scenario, by_key
+from tramfl.learning.app import App
 from tramfl.methods import Method, method_named, policy_method, with_method
 from tramfl.notation import BadInput
 from tramfl.record import Resolved, Summary
@@ -35,10 +36,10 @@ from tramfl.reporting import (
 from tramfl.reporting.figures import curve_svg
 from tramfl.reporting.measures import Measure, in_order_of_difficulty, percent
 from tramfl.reporting.summary import cell_text, seconds
-from tramfl.simulation.api import Result, data_frame
+from tramfl.simulation.api import Result, app_name, changed, data_frame, own_app, simulate
 from tramfl.simulation.grid import cells, finished, play_all, seeds_from, variants
 from tramfl.simulation.play import Request
-from tramfl.simulation.scenarios import DEFAULT, scenario_from
+from tramfl.simulation.scenarios import DEFAULT, charging_own_model, is_named, scenario_from
 
 PAPER_POLICIES = ("load-aware", "random", "time-first", "variance-first")
 
@@ -117,8 +118,9 @@ class Comparison:
 
 
 def compare(
-    scenarios: str | Path | Scenario | Sequence[str | Path | Scenario] = DEFAULT,
+    scenarios: str | Path | Scenario | Sequence[str | Path | Scenario] | None = None,
     *,
+    app: App | str | None = None,
     policies: Sequence[str] = PAPER_POLICIES,
     methods: Sequence[str] | None = None,
     seeds: int | str | Iterable[int] = 3,
@@ -136,14 +138,24 @@ def compare(
     `methods` are names that `tramfl methods` lists, and come in place of `policies`.
     `seeds` is how many, a text such as "10-19", or the seeds. `grid` varies keys of the scenario: every combination
     of `{"variance_limit": [50, 200]}` is played. With `out` the runs are kept there and a second call goes on where
-    the first stopped; without, they lie in a temporary folder.
+    the first stopped; without, they lie in a temporary folder. `app` is your own model and data: by its place,
+    `package.module:app`, or the object itself, with which runs are played one after the other in this process.
     """
-    wanted = [scenarios] if isinstance(scenarios, str | Path | Scenario) else list(scenarios)
+    wanted = [scenarios] if isinstance(scenarios, str | Path | Scenario) else list(scenarios or [DEFAULT])
     raced = _raced(policies, methods)
     bases = [s if isinstance(s, Scenario) else scenario_from(str(s)) for s in wanted]
-    found = [with_method(base, method) for base in bases for method in raced]
-    changes = {**(settings or {}), **({} if rounds is None else {"budget.rounds": rounds})}
-    found = [_changed(scenario, changes) for scenario in found]
+    changes = [
+        ("name", app_name(app) if scenarios is None and app is not None else None),
+        *by_key(settings or {}),
+        ("app", app if isinstance(app, str) else None),
+        ("budget.rounds", rounds),
+    ]
+    if train and own_app(app, changed(bases[0], changes)).model is not None:
+        bases = [
+            base if isinstance(given, Scenario) or not is_named(str(given)) else charging_own_model(base)
+            for given, base in zip(wanted, bases, strict=True)
+        ]
+    found = [changed(with_method(base, method), changes) for base in bases for method in raced]
     found = [variant for scenario in found for variant in variants(scenario, grid)] if grid else found
     if len({(scenario.name, scenario.method_name) for scenario in found}) < len(found) or not found:
         raise BadInput("name every scenario and every policy or method once.")
@@ -152,10 +164,16 @@ def compare(
     place = Path(data_dir) if data_dir is not None else None
     template = Request(scenario=found[0], train=train, overwrite=overwrite, data_dir=place)
     requests = cells(found, chosen, folder, template)
-    todo = [request for request in requests if finished(request) is None]
+    if isinstance(app, App):
+        ends = (_played_here(request, app) for request in requests)
+        todo = len(requests)
+    else:
+        missing = [request for request in requests if finished(request) is None]
+        todo = len(missing)
+        ends = (end for _, end in play_all(missing, min(jobs or os.cpu_count() or 1, max(1, todo))))
     with Progress(console=(console := Console(stderr=True)), disable=not console.is_jupyter) as bar:
-        task = bar.add_task("runs", total=len(todo))
-        for _, summary in play_all(todo, min(jobs or os.cpu_count() or 1, max(1, len(todo)))):
+        task = bar.add_task("runs", total=todo)
+        for summary in ends:
             bar.advance(task)
             if summary.status == "interrupted":
                 raise KeyboardInterrupt(f"interrupted; {folder} can be resumed")
@@ -168,11 +186,18 @@ def _raced(policies: Sequence[str], methods: Sequence[str] | None) -> list[Metho
     return [named(name) for name in ([given] if isinstance(given, str) else given)]
 
 
-def _changed(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
-    table = as_table(scenario)
-    for key, value in changes.items():
-        table = with_value(table, key.split("."), value, f"settings: `{key}`")
-    return settings_from(table, Scenario, "settings")
+def _played_here(request: Request, app: App) -> Summary:
+    """A run with an object that no other process has; a run that is there goes on, or is left as it is."""
+    return simulate(
+        request.scenario,
+        app=app,
+        train=request.train,
+        out=request.out,
+        resume=not request.overwrite,
+        overwrite=request.overwrite,
+        data_dir=request.data_dir,
+        progress=False,
+    ).summary
 
 
 def result_html(result: Result) -> str:
@@ -192,6 +217,8 @@ def result_html(result: Result) -> str:
         rows.append(
             [f"to {measure.target(float(target))}", "not reached" if after is None else f"{seconds(after)} s"]
         )
+    if summary.stopped_because:
+        rows.append(["stopped", summary.stopped_because])
     title = f"{summary.scenario}, {summary.policy}, seed {summary.seed}: {summary.status}"
     return f"<p><b>{escape(title)}</b></p>{_table(None, rows)}{curve_svg([_as_run(result)])}"
 

@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from tramfl.cli.options import (
+    AppOption,
     DataDirOption,
     Format,
     FormatOption,
@@ -34,6 +35,7 @@ from tramfl.notation import BadInput
 from tramfl.record import write_atomically
 from tramfl.reporting import as_data, differences, load_runs, times_to_target, verdict
 from tramfl.reporting.regimes import Ratios, as_rows, as_svg, regime_table, time_ratios
+from tramfl.simulation.api import app_name
 from tramfl.simulation.grid import cells, finished, play_all, play_on_ray, seeds_from, variants
 from tramfl.simulation.play import Request
 from tramfl.simulation.regimes import in_every_regime
@@ -76,6 +78,7 @@ def compare(
         str | None, typer.Option(help="Values of budget.metric (accuracy) to reach, e.g. 0.7,0.9.")
     ] = None,
     set_: SetOption = None,
+    app: AppOption = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write (default: runs/compare).")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Play again what is there.")] = False,
     no_training: NoTrainingOption = False,
@@ -88,7 +91,12 @@ def compare(
 
     Called again, it goes on where it stopped. The page has every run that is in the folder.
     """
-    keys = {"budget__rounds": rounds, "budget__targets": targets_from(target)}
+    keys = {
+        "budget__rounds": rounds,
+        "budget__targets": targets_from(target),
+        "app": app,
+        "name": app_name(app) if app is not None and not scenarios else None,
+    }
     raced = _raced(policies, methods)
     wanted = scenarios or [DEFAULT]
     found = [scenario_of(name, set_, method, **keys) for name in wanted for method in raced]

@@ -9,10 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from tramfl.config import Scenario, as_table, override, settings_from, with_value
+from tramfl.learning.app import app_of
 from tramfl.methods import Method, method_named, policy_method
 from tramfl.notation import BadInput
 from tramfl.scheduling.policy import policy_named
-from tramfl.simulation.scenarios import DEFAULT, scenario_from
+from tramfl.simulation.scenarios import DEFAULT, charging_own_model, is_named, scenario_from
 
 
 class Format(StrEnum):
@@ -33,6 +34,10 @@ SetOption = Annotated[
 DataDirOption = Annotated[
     Path | None, typer.Option("--data-dir", help="Where data sets lie (default: $TRAMFL_DATA, or a cache).")
 ]
+AppOption = Annotated[
+    str | None,
+    typer.Option("--app", metavar="PACKAGE.MODULE:APP", help="Your model and data, as a real site takes them."),
+]
 FormatOption = Annotated[Format, typer.Option("--format", help="text, or json for other programs.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")]
 NoTrainingOption = Annotated[
@@ -45,12 +50,9 @@ def targets_from(text: str | None) -> tuple[float, ...] | None:
     if text is None:
         return None
     try:
-        targets = tuple(float(part) for part in text.split(",") if part.strip())
+        return tuple(float(part) for part in text.split(",") if part.strip())
     except ValueError:
-        targets = (-1.0,)
-    if any(not 0 <= target <= 1 for target in targets):
-        raise BadInput(f"--target {text}: give accuracies between 0 and 1, for example --target 0.7,0.9.")
-    return targets
+        raise BadInput(f"--target {text}: give numbers with commas between, for example --target 0.7,0.9.") from None
 
 
 def changed(scenario: Scenario, source: str, sets: list[str] | None, **keys: Any) -> Scenario:
@@ -76,8 +78,15 @@ def method_of(policy: str | None, method: str | None) -> Method | None:
 
 
 def scenario_of(name_or_file: str, sets: list[str] | None, method: Method | None = None, **keys: Any) -> Scenario:
-    """The scenario a command was asked for, with a method where one was named; `--set` comes before the method's."""
-    return changed(scenario_from(name_or_file, method), name_or_file, sets, **keys)
+    """The scenario a command was asked for, with a method where one was named; `--set` comes before the method's.
+
+    A named scenario charges the model of an app, where the app has one.
+    """
+    base = scenario_from(name_or_file, method)
+    found = changed(base, name_or_file, sets, **keys)
+    if found.app is not None and is_named(name_or_file) and app_of(found).model is not None:
+        found = changed(charging_own_model(base), name_or_file, sets, **keys)
+    return found
 
 
 def limited(scenario: Scenario, rounds: int) -> Scenario:

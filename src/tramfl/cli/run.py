@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from tramfl.cli.options import (
+    AppOption,
     DataDirOption,
     Format,
     FormatOption,
@@ -35,6 +36,7 @@ from tramfl.record import CONFIG_FILE, Resolved, Row, RunFolder, Summary
 from tramfl.reporting.measures import Measure, percent
 from tramfl.reporting.runs import diverged_text
 from tramfl.reporting.summary import regret_text, rounds_text, seconds
+from tramfl.simulation.api import app_name
 from tramfl.simulation.experiment import Playing
 from tramfl.simulation.play import Request, play
 from tramfl.simulation.resuming import default_folder, played_before, scenario_to_resume
@@ -56,9 +58,7 @@ def run(
         str | None, typer.Option(help="Values of budget.metric (accuracy) to reach, e.g. 0.7,0.9.")
     ] = None,
     set_: SetOption = None,
-    app: Annotated[
-        str | None, typer.Option(metavar="PACKAGE.MODULE:APP", help="Your model and data, as a real site takes them.")
-    ] = None,
+    app: AppOption = None,
     loads: Annotated[Path | None, typer.Option(help="Replay the loads of a recorded rounds.jsonl.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write (default: runs/SCENARIO-METHOD-SEED).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder, or start it.")] = False,
@@ -83,6 +83,7 @@ def run(
         "loads__kind": "replay" if loads else None,
         "loads__trace": str(loads) if loads else None,
         "app": app,
+        "name": app_name(app) if app is not None and scenario is None else None,
     }
     chosen = method_of(policy, method)
     if resume and overwrite:
@@ -130,10 +131,12 @@ def _resumed(
 ) -> tuple[Scenario, Path, Resolved]:
     """The scenario in the folder, with another budget if that is asked for, and how it is played."""
     if out is None:
-        out = default_folder(scenario_of(scenario or DEFAULT, None, method, seed=keys["seed"]))
+        named = {key: keys[key] for key in ("seed", "name")}
+        out = default_folder(scenario_of(scenario or DEFAULT, None, method, **named))
     folder = RunFolder(out)
     if not folder.holds_run:  # nothing to go on with yet: the same command starts it
         return scenario_of(scenario or DEFAULT, sets, method, **keys), out, played_before(scenario)
+    keys = {**keys, "name": None}  # the run has its name
     return changed(scenario_to_resume(folder, scenario, method), str(out), sets, **keys), out, folder.resolved()
 
 

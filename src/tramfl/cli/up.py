@@ -19,6 +19,7 @@ from rich.console import Console
 
 from tramfl.cli.federations import need_linux, run, runtime
 from tramfl.cli.options import (
+    AppOption,
     DataDirOption,
     Format,
     FormatOption,
@@ -32,6 +33,7 @@ from tramfl.cli.report import write_report
 from tramfl.notation import BadInput
 from tramfl.record import Row, RunFolder, Summary
 from tramfl.reporting.measures import Measure
+from tramfl.simulation.api import app_name
 from tramfl.simulation.scenarios import scenario_for_sites
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ def up(
         str | None, typer.Option(help="Values of budget.metric (accuracy) to reach, e.g. 0.7,0.9.")
     ] = None,
     set_: SetOption = None,
+    app: AppOption = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write (default: runs/up-SCENARIO-POLICY-SEED).")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")] = False,
     keep: Annotated[Path | None, typer.Option(help="Keep the federation's files and logs in this folder.")] = None,
@@ -73,6 +76,8 @@ def up(
         seed=seed,
         budget__rounds=rounds,
         budget__targets=targets_from(target),
+        app=app,
+        name=app_name(app) if app is not None and scenario is None else None,
     )
     if wanted.budget.rounds is None and wanted.budget.seconds is None and wanted.budget.samples is None:
         raise BadInput("the run has no limit: set one of budget.rounds, budget.seconds and budget.samples.")

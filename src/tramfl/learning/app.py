@@ -21,7 +21,7 @@ from tramfl.learning.chance import Purpose
 from tramfl.learning.data.datasets import Dataset
 from tramfl.learning.data.own import AnyData, Data
 from tramfl.notation import BadInput
-from tramfl.references import call_with_known, referred
+from tramfl.references import call_with_known, referred, users_code
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class App:
         """
         given = self.data
         if callable(given) and not isinstance(given, Dataset | Data):
-            with _seeded(whole_seed(seed, Purpose.OWN_DATA)):
+            with _seeded(whole_seed(seed, Purpose.OWN_DATA)), users_code("app: data"):
                 given = call_with_known(given, site=site, data_dir=data_dir)
         if isinstance(given, Mapping) and {"train", "test"} <= given.keys():
             given = Data(given["train"], given["test"], given.get("validation"))
@@ -72,6 +72,8 @@ class App:
         """`data` with the strata that `balance` gives; the same data where there is no such function."""
         if self.balance is None:
             return data
+        if not callable(self.balance):
+            raise BadInput(f"app: balance is a {type(self.balance).__name__}, not a function.")
         if isinstance(data, Data):
             return data.balanced_by(self.balance)
         pairs = Data((data.train_images, data.train_labels), (data.test_images, data.test_labels), name=data.name)

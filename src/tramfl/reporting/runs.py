@@ -207,14 +207,15 @@ def doubts(runs: Sequence[Run]) -> list[str]:
 def diverged_rounds(run: Run) -> list[int]:
     """Rounds whose training had no finite loss, as their rows say; rows of older versions do not say it.
 
-    Such a row shows it all the same where it has an accuracy and no loss: JSON has neither NaN nor infinity.
+    Such a row shows it all the same where it has an accuracy and no loss: JSON has neither NaN nor infinity. A
+    training step of the user's own may know no loss.
     """
-    return [
-        row.round
-        for row in run.rows
-        if row.diverged is True
-        or (row.test_accuracy is not None and (row.test_loss is None or not math.isfinite(row.test_loss)))
-    ]
+    has_loss = run.settings.app is None and "app" not in run.resolved.own
+
+    def lacks_loss(row: Row) -> bool:
+        return row.test_accuracy is not None and (row.test_loss is None or not math.isfinite(row.test_loss))
+
+    return [row.round for row in run.rows if row.diverged is True or (has_loss and lacks_loss(row))]
 
 
 def diverged_text(rounds: Sequence[int]) -> str:

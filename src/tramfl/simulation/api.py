@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,7 +14,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
-from tramfl.config import ACCURACY, Scenario, as_table, settings_from, with_value
+from tramfl.config import ACCURACY, Scenario, as_table, by_key, settings_from, with_value
 from tramfl.learning.app import App, app_of
 from tramfl.learning.data.fingerprint import fingerprint
 from tramfl.learning.data.partition import OWN_LAYOUT
@@ -26,7 +26,7 @@ from tramfl.scheduling.policy import Policy
 from tramfl.simulation.experiment import Playing
 from tramfl.simulation.loads import LoadSource
 from tramfl.simulation.play import Request, check_own, play
-from tramfl.simulation.scenarios import DEFAULT, scenario_from
+from tramfl.simulation.scenarios import DEFAULT, charging_own_model, is_named, scenario_from
 from tramfl.simulation.setting import torch_left_alone
 
 
@@ -91,7 +91,8 @@ class Result:
         )
         return (
             f"Result({summary.scenario}, {summary.policy}, seed {summary.seed}, {summary.status}: {summary.rounds:,}"
-            f" rounds, {summary.samples:,} samples, {summary.total_seconds:.4g} s{f'; {times}' if times else ''})"
+            f" rounds, {summary.samples:,} samples, {summary.total_seconds:.4g} s{f'; {times}' if times else ''}"
+            f"{f'; stopped: {why}' if (why := summary.stopped_because) else ''})"
         )
 
     def _repr_html_(self) -> str:
@@ -110,9 +111,9 @@ def data_frame(rows: list[dict[str, Any]]) -> Any:
 
 
 def simulate(
-    scenario: str | Path | Scenario = DEFAULT,
+    scenario: str | Path | Scenario | None = None,
     *,
-    app: App | None = None,
+    app: App | str | None = None,
     model: Any = None,
     data: Any = None,
     policy: str | Policy | Callable[..., Any] | None = None,
@@ -121,7 +122,7 @@ def simulate(
     seed: int | None = None,
     rounds: int | None = None,
     targets: float | Sequence[float] | None = None,
-    settings: dict[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
     train: bool = True,
     out: str | Path | None = None,
     resume: bool = False,
@@ -133,46 +134,51 @@ def simulate(
 ) -> Result:
     """Run a scenario in virtual time and give its rows, summary and tables.
 
-    `scenario` is a name, a TOML file or a `Scenario`. `model` is an `nn.Module` or a callable that makes one, `data`
-    a `tramfl.Data` or `Dataset` or a callable that gives one; both take the place of what the scenario names. `app`
-    brings both at once, and loss, optimiser and metrics of your own: the object that a real site takes. `policy` is a
-    name, `module:Class`, an object with `decide`, a class of such objects or the function itself. `method` is a name
-    that `tramfl methods` lists: it sets the policy and whatever else belongs to the method. `loads` is any
-    object with `at(round)`. `settings` changes keys of the scenario, by their dotted names:
-    `{"training.batch_size": 64}`. With `out` the run is also recorded in that folder; `resume` goes on with the run
-    that is there, with another budget if need be, and `overwrite` replaces it. An interrupt leaves the folder ready
-    to be resumed. `observe` is called with every row and ends the run if it returns True. `progress` shows
-    a bar; by default only in a notebook.
+    `scenario` is a name (default: digits-5-uneven), a TOML file or a `Scenario`. `model` is an `nn.Module` or a
+    callable that makes one, `data` a `tramfl.Data` or `Dataset` or a callable that gives one; both take the place of
+    what the scenario names. `app` brings both at once, and loss, optimiser and metrics of your own: the object that a
+    real site takes, or its place, `package.module:app`. With a model of your own, a named scenario charges its
+    size and FLOPs. `policy` is a name, `module:Class`, an object with `decide`, a class of such objects or the
+    function itself. `method` is a name that `tramfl methods` lists: it sets the policy and whatever else belongs to
+    the method. `loads` is any object with `at(round)`. `settings` changes keys of the scenario, by their dotted names
+    or in tables: `{"training.batch_size": 64}` or `{"training": {"batch_size": 64}}`. With `out` the run is also
+    recorded in that folder; `resume` goes on with the run that is there, with another budget if need be, and
+    `overwrite` replaces it. An interrupt leaves the folder ready to be resumed. `observe` is called with every row
+    and ends the run if it returns True. `progress` shows a bar; by default only in a notebook.
     """
-    if threads is not None and (not isinstance(threads, int) or threads < 1):
+    if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
         raise BadInput(f"threads = {threads!r}: give a whole number of at least 1, or None for PyTorch's own choice.")
-    base = scenario if isinstance(scenario, Scenario) else scenario_from(str(scenario))
+    if observe is not None and not callable(observe):
+        raise BadInput(f"observe is a {type(observe).__name__}; give a function that takes a row.")
+    base = scenario if isinstance(scenario, Scenario) else scenario_from(str(scenario or DEFAULT))
     if method is not None:
         if policy is not None:
             raise BadInput("every policy is a method of its own name: give one of policy and method.")
         base = with_method(base, method_named(method))
     given = (("policy", policy), ("loads", loads), ("data", data), ("model", model), ("app", app))
-    brought = app or app_of(base)
-    model = brought.model if model is None else model
-    brought = replace(brought, model=model, data=brought.data if data is None else data)
-    data = brought.dataset(data_dir=Path(data_dir) if data_dir else None, seed=base.seed if seed is None else seed)
-    if data is not None:
-        brought = replace(brought, data=data, balance=None)
-    wanted: dict[str, Any] = {
+    arguments = {
         "policy": policy if isinstance(policy, str) or policy is None else reference_to(policy) or _name(policy),
-        "dataset": getattr(data, "name", None),
-        "training.network": None if model is None else _name(model),
-        "partition.layout": None if data is None or data.node_of_sample is None else OWN_LAYOUT,
+        "app": app if isinstance(app, str) else None,
         "seed": seed,
         "budget.rounds": rounds,
         "budget.targets": _targets(targets),
-        **(settings or {}),
     }
-    table = as_table(base)
-    for key, value in wanted.items():
-        if value is not None:
-            table = with_value(table, key.split("."), _plain(value), f"settings: `{key}`")
-    found = settings_from(table, Scenario, "settings")
+    changes = [*by_key(settings or {}), *arguments.items()]
+    asked = changed(base, changes)
+    brought = own_app(app, asked)
+    brought = replace(
+        brought,
+        model=brought.model if model is None else model,
+        data=brought.data if data is None else data,
+    )
+    data = brought.dataset(data_dir=Path(data_dir) if data_dir else None, seed=asked.seed)
+    if data is not None:
+        brought = replace(brought, data=data, balance=None)
+    if train and brought.model is not None and not isinstance(scenario, Scenario) and is_named(str(scenario or "")):
+        base = charging_own_model(base)
+    if scenario is None and (app is not None or data is not None):
+        base = changed(base, [("name", app_name(app if isinstance(app, str) else brought))])
+    found = changed(base, [*_keys_of(brought), *changes])
     folder = Path(out) if out is not None else None
     own = {
         kind: described(thing)
@@ -248,6 +254,44 @@ class _Bar:
         shown = "" if value is None else f"{value:.1%}" if budget.metric == ACCURACY else f"{value:.4g}"
         tested = shown and f", {budget.metric} {shown}"
         self._bar.update(self._task, completed=min(1.0, share), description=f"round {row.round:,}{tested}")
+
+
+def changed(scenario: Scenario, changes: Iterable[tuple[str, Any]]) -> Scenario:
+    """A scenario with other values of some keys, in the order given; None changes nothing."""
+    table = as_table(scenario)
+    for key, value in changes:
+        if value is not None:
+            table = with_value(table, key.split("."), _plain(value), f"settings: `{key}`")
+    return settings_from(table, Scenario, "settings")
+
+
+def own_app(app: App | str | None, scenario: Scenario) -> App:
+    """The app that a caller gave, or else the scenario's."""
+    if app is None or isinstance(app, str):
+        return app_of(scenario)
+    if not isinstance(app, App):
+        raise BadInput(f"app is a {_kind(app)}; give a tramfl.App(model=..., data=...), or package.module:app.")
+    return app
+
+
+def app_name(app: App | str) -> str:
+    """What runs of an app are called where no scenario gives them a name."""
+    name = app.replace(":", ".") if isinstance(app, str) else getattr(app.data, "name", "own app")
+    return str(name).replace("/", "_").replace("\\", "_")
+
+
+def _keys_of(app: App) -> Iterator[tuple[str, Any]]:
+    """What a scenario says of an app whose data are loaded."""
+    if app.data is not None:
+        yield "dataset", app.data.name
+        if app.data.node_of_sample is not None:
+            yield "partition.layout", OWN_LAYOUT
+    if app.model is not None:
+        yield "training.network", _name(app.model)
+
+
+def _kind(thing: Any) -> str:
+    return f"class, {thing.__name__}" if isinstance(thing, type) else type(thing).__name__
 
 
 def _targets(targets: float | Sequence[float] | None) -> tuple[float, ...] | None:

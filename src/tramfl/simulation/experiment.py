@@ -19,8 +19,9 @@ from tramfl.circulation.custody import Record, first_record, numbered
 from tramfl.config import Scenario
 from tramfl.draws import first_holder
 from tramfl.exchange.work import Work
-from tramfl.notation import BadInput, Counts, Digest, ModelCost, NodeId
+from tramfl.notation import BadInput, Counts, Decision, Digest, Ledger, ModelCost, NodeId
 from tramfl.record import Regret, Row, RowLoads, Scores, Summary, Tally, is_test_due, ledger_after, row_of, shortened
+from tramfl.references import is_reference, users_code
 from tramfl.scheduling.guards import guarded
 from tramfl.scheduling.policy import Policy, PolicySettings, as_policy, policy_named
 from tramfl.simulation.loads import LoadSource, ReplayedLoads, load_source
@@ -168,6 +169,8 @@ class Playing:
         self.reached = Reached(tally, setting.initial, skipped=bool(done) and done[-1].node is None)
         self.stopped: str | None = None
         """Why the run ends although its budget does not, if it does."""
+        if done:
+            self._stop_if_diverged(done[-1])
         self.regret: Regret | None = None
         """How much longer the run took than with an oracle, once that is known."""
 
@@ -211,7 +214,15 @@ class Playing:
         self.reached = Reached(self.reached.tally.after(row), weights, skipped=row.node is None)
         if self._keep_rows:
             self.rows.append(row)
+        self._stop_if_diverged(row)
         return row
+
+    def _stop_if_diverged(self, row: Row) -> None:
+        if row.diverged is True and self.scenario.training.divergence == "stop":
+            self.stop(
+                f"the training loss of round {row.round:,} is not a finite number; the learning rate may be too high"
+                ' (training.divergence = "stop").'
+            )
 
 
 class Experiment(Playing):
@@ -314,7 +325,23 @@ class Experiment(Playing):
 def _policy(own: Any, scenario: Scenario, labels: Sequence[str]) -> Policy:
     """The scenario's policy, or the user's own in its place."""
     settings = PolicySettings.of(scenario, labels)
-    return guarded(policy_named(scenario.policy, settings) if own is None else as_policy(own, settings), settings)
+    found = policy_named(scenario.policy, settings) if own is None else as_policy(own, settings)
+    return guarded(_Own(found) if own is not None or is_reference(scenario.policy) else found, settings)
+
+
+class _Own:
+    """A policy of the user's own; what it raises becomes one sentence."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._policy, name)
+
+    def decide(self, ledger: Ledger, *rest: Any) -> Decision:
+        """As the policy decides."""
+        with users_code(f"round {ledger.round + 1}: the policy"):
+            return self._policy.decide(ledger, *rest)
 
 
 def _finite(values: Sequence[float]) -> tuple[float | None, ...]:

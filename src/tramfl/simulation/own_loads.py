@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tramfl.notation import BadInput, Reals
+from tramfl.references import users_code
 from tramfl.simulation.loads import LoadSource, RoundLoads
 
 
@@ -31,7 +32,8 @@ class OwnLoads:
 
     def at(self, round_: int) -> RoundLoads:
         """The user's loads of round k; BadInput where they are no loads."""
-        given: Any = self._source.at(round_)
+        with users_code(f"loads: at({round_})"):
+            given: Any = self._source.at(round_)
         if not isinstance(given, RoundLoads):
             raise BadInput(f"loads: at({round_}) returned a {type(given).__name__}; it must return RoundLoads.")
         flops = self._numbers(given.flops, (self._nodes,), f"loads: at({round_}).flops")

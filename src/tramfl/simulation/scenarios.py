@@ -102,15 +102,25 @@ def _shown(value: Any) -> str:
 
 def scenario_from(name_or_file: str, method: Method | None = None) -> Scenario:
     """A scenario by name, or from a TOML file; `method` comes before the file's own settings."""
-    if name_or_file.endswith(".toml"):
+    if is_named(name_or_file):
+        found = scenario_named(name_or_file)
+    else:
         path = Path(name_or_file)
         table = read_config(path)
         table.setdefault("name", path.stem)
         table.pop("resolved", None)
         found = settings_from(filled(table, name_or_file), Scenario, name_or_file)
-    else:
-        found = scenario_named(name_or_file)
     return found if method is None else with_method(found, method)
+
+
+def charging_own_model(scenario: Scenario) -> Scenario:
+    """A named scenario with a model of the user's own: the clock charges that model, not the paper's network."""
+    return replace(scenario, cost=Cost())
+
+
+def is_named(name_or_file: str) -> bool:
+    """Whether a scenario is asked for by name; otherwise it is a file of the user's."""
+    return not name_or_file.endswith(".toml")
 
 
 def scenario_for_sites(name_or_file: str | None, sites: int) -> Scenario:

@@ -73,6 +73,7 @@ def _figures(row: Row) -> Iterator[tuple[str, float]]:
         value = getattr(row, name)
         if value is not None:
             yield name, value
+    yield from (row.metrics or {}).items()
     yield "samples", float(sum(row.used))
 
 

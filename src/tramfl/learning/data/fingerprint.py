@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from tramfl.references import users_code
+
 MOST_BYTES = 64 * 2**20
 SAMPLES = 8
 """Samples of a data set that is read lazily."""
@@ -60,7 +62,7 @@ def _add(digest: Any, thing: Any) -> None:
 def _samples_of(dataset: Sequence[Any]) -> bytes:
     """The digest of a few samples, as they are read where random numbers follow from a seed."""
     digest = hashlib.sha256()
-    with _seeded():
+    with _seeded(), users_code("reading the data"):
         for value in _spread(dataset):
             _add(digest, value)
     return digest.digest()

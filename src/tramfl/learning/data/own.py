@@ -19,7 +19,7 @@ from tramfl.learning.data.datasets import Dataset, images_in, load_dataset
 from tramfl.learning.data.download import Report
 from tramfl.learning.data.parts import part_of, shape_of, strata_by, whole_numbers, width_of
 from tramfl.notation import BadInput
-from tramfl.references import call_with_known, is_reference, referred
+from tramfl.references import call_with_known, is_reference, referred, users_code
 
 
 class Data:
@@ -152,7 +152,8 @@ def load_data(name: str, data_dir: Path, *, download: bool = True, report: Repor
         return load_dataset(name, data_dir, download=download, report=report)
     found = referred(name, "dataset")
     if isinstance(found, type) or (callable(found) and not isinstance(found, Dataset | Data)):
-        found = call_with_known(found, data_dir=data_dir)
+        with users_code(f"dataset = {name!r}"):
+            found = call_with_known(found, data_dir=data_dir)
     if isinstance(found, Mapping) and {"train", "test"} <= found.keys():
         found = Data(found["train"], found["test"], found.get("validation"), name=name)
     return found if isinstance(found, Data) else images_in(found, name)

@@ -181,7 +181,9 @@ def _read_nodes(path: Path) -> NDArray[np.int64]:
             np.load(path, allow_pickle=False) if path.suffix == ".npy" else np.loadtxt(path, dtype=np.int64, ndmin=1)
         )
     except OSError as error:
-        raise BadInput(f"partition.node_of_sample: {path} cannot be read: {error.strerror or error}.") from None
+        # NumPy's reader of text files does not pass on why the system could not open one.
+        why = error.strerror or ("No such file or directory" if not path.exists() else str(error))
+        raise BadInput(f"partition.node_of_sample: {path} cannot be read: {why}.") from None
     except ValueError as error:
         raise BadInput(f"partition.node_of_sample: {path} must have one whole number a line ({error}).") from None
     if found.ndim != 1 or found.dtype.kind not in "iu" or found.min(initial=0) < 0:

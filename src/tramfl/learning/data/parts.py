@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tramfl.notation import BadInput
+from tramfl.references import users_code
 
 TARGET_KEYS = ("label", "labels", "target", "targets")
 """In samples that are tables by name, the first of these that is there is the target; the rest are the inputs."""
@@ -56,7 +57,8 @@ class Stream:
 
     def sample(self, index: int) -> tuple[Any, Any]:
         """Inputs and target of one sample."""
-        return split_sample(self.dataset[index])
+        with users_code("reading the data"):
+            return split_sample(self.dataset[index])
 
     @property
     def known_targets(self) -> Any:
@@ -108,7 +110,7 @@ def _arrays(inputs: Any, targets: Any, what: str) -> Arrays:
 
 def _rows(given: Any, what: str) -> Any:
     """An array or tensor as it is, anything else as an array."""
-    if not hasattr(given, "dtype"):
+    if not isinstance(given, np.ndarray) and not hasattr(given, "detach"):
         try:
             given = np.asarray(given)
         except ValueError:
@@ -205,7 +207,8 @@ def shape_of(inputs: Any) -> Any:
 
 def strata_by(balance: Callable[[Any], Any], part: Part) -> list[Any]:
     """The stratum of every sample as the user's function gives it; each sample is read once."""
-    return [balance(part.sample(index)) for index in range(len(part))]
+    with users_code("app: balance"):
+        return [balance(part.sample(index)) for index in range(len(part))]
 
 
 def width_of(target: Any) -> int:

@@ -17,7 +17,7 @@ from torch.nn import functional
 from tramfl.learning.model.weights import State, load_into, read_file
 from tramfl.learning.seeding import seeded, seeded_everywhere
 from tramfl.notation import BadInput
-from tramfl.references import call_with_known, is_reference, referred
+from tramfl.references import call_with_known, is_reference, referred, users_code
 
 Shape = tuple[int, int, int]
 """Channels, height, width."""
@@ -166,7 +166,8 @@ def _own_network(found: object, classes: int, input_shape: Any, name: str) -> nn
     """The user's module: what their factory makes, or a copy of the module they gave."""
     if isinstance(found, nn.Module):
         return copy.deepcopy(found)
-    made = call_with_known(found, classes=classes, input_shape=input_shape) if callable(found) else found
+    with users_code(f"training.network = {name!r}"):
+        made = call_with_known(found, classes=classes, input_shape=input_shape) if callable(found) else found
     if not isinstance(made, nn.Module):
         raise BadInput(f"training.network = {name!r}: it gave a {type(made).__name__}, not a torch.nn.Module.")
     return copy.deepcopy(made)  # training must not change what the user keeps, or a second run would begin trained

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from tramfl.config import TrainingSettings
 from tramfl.learning.training.task import Task
 from tramfl.notation import BadInput
+from tramfl.references import users_code
 
 STATE_PREFIX = "optimizer/"
 """Before the names of carried optimiser state among serialised weights."""
@@ -179,11 +180,15 @@ def _optimizers(
 ) -> tuple[torch.optim.Optimizer, ...]:
     if task.own_optimizer is None:
         return (_by_name(weights, training),)
-    made = _call(task.own_optimizer, weights, network)
+    with users_code("app: optimizer"):
+        made = _call(task.own_optimizer, weights, network)
     several: Sequence[Any] = tuple(made) if isinstance(made, list | tuple) else (made,)
     for optimizer in several:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise BadInput(f"app: optimizer gave a {type(optimizer).__name__}, not a torch.optim.Optimizer.")
+        trained = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+        if trained.isdisjoint(map(id, weights)):
+            raise BadInput("app: optimizer has none of the network's weights: make it of the parameters it is given.")
     return tuple(several)
 
 

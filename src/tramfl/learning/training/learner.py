@@ -15,7 +15,7 @@ import hashlib
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ from tramfl.learning.training.task import Task, check_network
 from tramfl.learning.training.trainer import NodeTrainer
 from tramfl.learning.training.transit import CodedState, TransitCoder
 from tramfl.notation import BadInput, Counts, Digest, ModelCost, NodeId
-from tramfl.references import is_reference
+from tramfl.references import is_reference, users_code
 
 BASE = "base"
 """In a file's metadata: the digest of what did not travel, where something did not."""
@@ -155,18 +155,19 @@ class Learner:
         before = self._load(parent)
         self._loaded = None
         unchanged = versions(self._staying)
-        trained = self._nodes[node].train(
-            self._network,
-            samples,
-            round=round,
-            drawn=before.drawn[node],
-            used=int(before.drawn.sum()),
-            carried=before.optimizer,
-        )
+        with self._reporting(f"round {round}: training at node {node}"):
+            trained = self._nodes[node].train(
+                self._network,
+                samples,
+                round=round,
+                drawn=before.drawn[node],
+                used=int(before.drawn.sum()),
+                carried=before.optimizer,
+            )
         if self._staying and versions(self._staying) != unchanged:
             self._refuse_change(unchanged)
         if trained.diverged:
-            self._report_divergence(trained.loss, node, round)
+            self._warn_of_divergence(trained.loss, node, round)
         optimizer = trained.optimizer if self._training.carries_optimizer else None
         left = dict(zip(self._names, self._tensors, strict=True)) | (optimizer or {})
         coded = self._transit.through(left, round)
@@ -297,7 +298,7 @@ class Learner:
 
     def _scores(self, node: NodeId, targets: Sequence[float]) -> TestScores:
         """The scores of what is in the network."""
-        with self._calm():
+        with self._calm(), self._reporting("the test"):
             test = self._evaluator.test(self._network, targets)
             validation = self._kept_aside(node)
         return TestScores(test.accuracy, test.loss, validation, test.samples, test.metrics)
@@ -393,13 +394,17 @@ class Learner:
             " that part in evaluation mode, or let its weights be trained."
         )
 
-    def _report_divergence(self, loss: float, node: NodeId, round_: int) -> None:
-        said = f"round {round_}: the training loss at node {node} is {loss}; the learning rate may be too high"
-        if self._training.divergence == "stop":
-            raise BadInput(f'{said} (training.divergence = "stop").')
-        warnings.warn(DivergedTraining(f"{said}."), stacklevel=2)
+    def _warn_of_divergence(self, loss: float, node: NodeId, round_: int) -> None:
+        """Where the scenario stops at it, the run says so itself."""
+        if self._training.divergence == "warn":
+            said = f"round {round_}: the training loss at node {node} is {loss}; the learning rate may be too high."
+            warnings.warn(DivergedTraining(said), stacklevel=2)
 
     # Models in memory.
+
+    def _reporting(self, what: str) -> AbstractContextManager[None]:
+        """Around what runs the user's code, if any does: what it raises becomes one sentence."""
+        return users_code(what) if self._task.has_code else nullcontext()
 
     @contextmanager
     def _calm(self) -> Iterator[None]:

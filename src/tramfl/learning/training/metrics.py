@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tramfl.config import ACCURACY
 from tramfl.notation import BadInput
+from tramfl.references import as_bad_input
 
 Metric = Callable[[Any, Any], float]
 Direction = Literal["higher", "lower"]
@@ -127,8 +128,8 @@ def value_of(name: str, metric: Metric, outputs: Any, targets: Any) -> float | N
         if isinstance(outputs, Tensor) and not bool(outputs.isfinite().all()):
             return None  # training has diverged, which the row says
         raise BadInput(f"the metric {name!r} cannot be computed ({str(error).splitlines()[0]}).") from error
-    except (TypeError, RuntimeError, IndexError) as error:
-        raise BadInput(f"the metric {name!r} cannot be computed ({str(error).splitlines()[0]}).") from error
+    except Exception as error:  # whatever a function of the user's raises
+        raise as_bad_input(error, f"the metric {name!r}") from error
     return value if math.isfinite(value) else None  # JSON has neither NaN nor infinity
 
 

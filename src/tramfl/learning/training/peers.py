@@ -108,7 +108,7 @@ class PeerLearner(Learner):
         for item, (value, loss) in zip(items, found, strict=True):
             self._values[item.child] = _Value(value)
             if not math.isfinite(loss):
-                self._report_divergence(loss, item.node, item.round)
+                self._warn_of_divergence(loss, item.node, item.round)
                 diverged = True
         return diverged
 

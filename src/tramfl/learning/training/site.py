@@ -82,11 +82,14 @@ class SiteLearner:
         *,
         references: Path | None = None,
         judges: Acceptance | None = None,
+        stops: bool = False,
     ) -> None:
         """`references` is a folder with a plain file for each reference, named by its digest.
 
-        `judges`: what weights are judged by; every training then shows the losses before and after it.
+        `judges`: what weights are judged by; every training then shows the losses before and after it. `stops`:
+        a training without a finite loss fails.
         """
+        self._stops = stops
         self._learner = learner
         self._node, self._name = node, name
         self._judges = judges is not None
@@ -117,6 +120,11 @@ class SiteLearner:
         began = time.perf_counter()
         before = self._take_up(parent, readout)
         child = self._learner.train(self._node, before, tuple(samples), round_)
+        if self._stops and self._learner.diverged(child):
+            raise BadInput(
+                f"round {round_}: the training loss at {self._name} is {self._learner.training_loss(child)}; the"
+                ' learning rate may be too high (training.divergence = "stop").'
+            )
         counts = _drawn(_read(parent), len(self.held), parent)
         counts[self._name] = self._learner.drawn(child)[self._node].tolist()
         made, diverged = self._write(child, counts, to), self._learner.diverged(child)
@@ -241,7 +249,8 @@ def build_site_learner(
     shares = [NodeShare(nothing, nothing)] * (node + 2)
     shares[node] = mine
     learner = build_learner(scenario, data_dir, app=app, dataset=dataset, shares=shares)
-    return SiteLearner(learner, node, name, references=references, judges=scenario.accept)
+    stops = scenario.training.divergence == "stop"
+    return SiteLearner(learner, node, name, references=references, judges=scenario.accept, stops=stops)
 
 
 def _dealt(scenario: Scenario, dataset: AnyData, place: int, name: str) -> NodeShare:

@@ -124,8 +124,8 @@ def check_network(network: nn.Module, name: str, task: Task, batch: Batch, outpu
     try:
         with torch.no_grad():
             given = outputs_of(network, inputs)
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        first = str(error).splitlines()[0]
+    except Exception as error:  # whatever a model of the user's raises
+        first = (str(error).splitlines() or [type(error).__name__])[0]
         raise BadInput(f"training.network = {name!r} does not take inputs of {_shapes(inputs)} ({first}).") from error
     finally:
         network.train(was_training)
@@ -141,10 +141,10 @@ def check_network(network: nn.Module, name: str, task: Task, batch: Batch, outpu
     try:
         with torch.no_grad():
             task.test_loss(given, targets)
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        if isinstance(error, BadInput):
-            raise
-        first = str(error).splitlines()[0]
+    except BadInput:
+        raise
+    except Exception as error:  # whatever a loss of the user's raises
+        first = (str(error).splitlines() or [type(error).__name__])[0]
         raise BadInput(
             f"app: the loss does not take outputs of {_shapes(given)} and targets of {_shapes(targets)} ({first})."
         ) from error

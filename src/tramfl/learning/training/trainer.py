@@ -23,7 +23,7 @@ from tramfl.learning.training.descent import Carried, Descent, descent_of, rate_
 from tramfl.learning.training.pools import LabelPools
 from tramfl.learning.training.samples import Batch, Samples, StreamSamples
 from tramfl.learning.training.task import Context, Task
-from tramfl.notation import Counts, NodeId
+from tramfl.notation import BadInput, Counts, NodeId
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,8 @@ class NodeTrainer:
         task = self._task
         if task.augment is not None:
             batch = (task.augment(batch[0]), batch[1])
+            if batch[0] is None:
+                raise BadInput("app: augment returned None; it must return the inputs.")
         if task.step is not None:
             return _followed(task.step(network, batch, context), descent)
         if self._training.precision == "float32":
