@@ -9,7 +9,7 @@ import pytest
 
 from tramfl.exchange import Combine, Cross, Mix, Send, Step, TrainStep
 from tramfl.exchange.topology import metropolis, neighbours
-from tramfl.notation import ModelCost
+from tramfl.notation import BadInput, ModelCost
 from tramfl.simulation.load_clock import RoundClock
 from tramfl.simulation.loads import RoundLoads
 from tramfl.simulation.stage import Moment, Stage
@@ -80,10 +80,33 @@ def test_a_cross_is_what_its_steps_are(graph: dict[int, tuple[int, ...]], share:
 
 @pytest.mark.parametrize("share", [1.0, 0.5])
 def test_every_value_of_a_cross_is_dropped_once_no_variable_has_it(share: float) -> None:
-    found = stage()
+    found, dropped = stage(), list[str]()
     for round_ in range(1, 4):
         found.begin()
         found.run([Cross(MESH, share)], round_, 0.0)
+        dropped += found.dropped()
     made = {work.child for work in found.work}
-    assert made == set(found.dropped) | (set(found.live) - {"w0"})
-    assert len(found.dropped) == len(set(found.dropped))
+    assert made == set(dropped) | (set(found.live) - {"w0"})
+    assert len(dropped) == len(set(dropped))
+
+
+def test_a_schedule_that_nobody_computes_has_the_same_moments_and_transfers_and_notes_no_work() -> None:
+    steps = [*(TrainStep(node, 10) for node in range(NODES)), Mix(metropolis(MESH), "w", "w"), Cross(MESH, 0.5)]
+    told = []
+    for notes_work in (True, False):
+        found = stage()
+        found.notes_work = notes_work
+        for round_ in range(1, 4):
+            found.begin()
+            told.append((found.run(steps, round_, 0.0), found.told(), found._values))
+        assert bool(found.work) == notes_work
+    assert told[:3] == told[3:]
+
+
+def test_an_exchange_of_duals_that_a_node_does_not_have_is_refused_in_one_sentence() -> None:
+    lacking = Stage(
+        np.full((NODES, 2), 50), COST, RoundClock(Drawn(), COST), "w0", [], outputs_bits=1.0, shared_samples=10
+    )
+    for lacking.notes_work in (True, False):
+        with pytest.raises(BadInput, match="u/"):
+            lacking.run([Cross(MESH)], 1, 0.0)

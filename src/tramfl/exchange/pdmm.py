@@ -37,6 +37,11 @@ class PDMM:
                 "exchange.local_steps = 1: without exchange.pull, eta = 1 / (mu E (K - 1)) needs at least 2 steps."
             )
         self._links = neighbours(settings.topology, range(nodes))
+        self._means = {
+            node: Combine(node, "pulled", tuple((f"u/{other}", 1 / len(others)) for other in others))
+            for node, others in self._links.items()
+            if others
+        }
         self._half = settings.dual_update == "admm"
 
     def start(self) -> tuple[Variable, ...]:
@@ -50,13 +55,15 @@ class PDMM:
             return None
         steps: list[Step] = []
         for node in chosen:
-            others = self._links[node]
-            if others:
-                steps.append(Combine(node, "pulled", tuple((f"u/{other}", 1 / len(others)) for other in others)))
-            anchor = "pulled" if others else None
+            mean = self._means.get(node)
+            if mean is not None:
+                steps.append(mean)
+            anchor = None if mean is None else mean.into
             steps.append(TrainStep(node, view.samples, anchor=anchor, share=self._share(node, view)))
-        here = set(chosen)
-        links = {node: tuple([other for other in self._links[node] if other in here]) for node in chosen}
+        links = self._links
+        if len(chosen) < len(links):
+            here = set(chosen)
+            links = {node: tuple([other for other in self._links[node] if other in here]) for node in chosen}
         steps.append(Cross(links, 0.5 if self._half else 1.0))
         count = sum(map(len, links.values())) // 2
         return RoundPlan(tuple(steps), f"{len(chosen)} nodes train and exchange duals on {count} links.")

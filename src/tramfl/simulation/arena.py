@@ -105,10 +105,13 @@ class Arena(Playing):
         self._reading: Reading | None = None
         self._dropped: list[list[Digest]] = [[], []]
         """Values that only the last two rows need, to which an interrupt may go back."""
-        self._after = {0: _After(self._stage.live, (setting.initial,))}
+        self._stage.notes_work = False
+        self._after = {0: _After([setting.initial], (setting.initial,))}
         """How things were after each of the last two rows."""
         for row in done:
             self._take_up(row)
+        self._stage.dropped()
+        self._stage.notes_work = self._peers is not None
 
     def rounds(self) -> Iterator[Row]:
         """Play on, one row a round, until a limit or the last target is reached."""
@@ -139,19 +142,15 @@ class Arena(Playing):
         again = self._as_row(next(self._rounds))
         if (again.node, again.samples, again.total_seconds) != (row.node, row.samples, row.total_seconds):
             raise BadInput(f"round {row.round} of the run there is not what the method plans here: it cannot go on.")
-        self._stage.work.clear()
-        self._stage.dropped.clear()
 
     def _work(self) -> bool:
         """Let the learner compute the row's values, and forget what nothing needs; whether a training diverged."""
         stage, peers = self._stage, self._peers
-        work, dropped = stage.work.copy(), stage.dropped.copy()
-        stage.work.clear()
-        stage.dropped.clear()
         if peers is None:
             return False
-        diverged = peers.do(work)
-        self._dropped.append(dropped)
+        diverged = peers.do(stage.work)
+        stage.work.clear()
+        self._dropped.append(stage.dropped())
         for digest in self._dropped.pop(0):
             peers.discard(digest)
         return diverged
@@ -160,15 +159,16 @@ class Arena(Playing):
         trained, sent, nodes = played.trained, played.sent, len(self.setting.held)
         labels = len(self._ledger.used)
         samples = tuple(map(sum, zip(*(each.samples for each in trained), strict=True))) or (0,) * labels
-        flops, bandwidth = self._stage.loads(self._ledger.round + 1, self._ledger.seconds)
+        loads = self._stage.loads(self._ledger.round + 1, self._ledger.seconds)
         ledger = self._ledger = self._ledger.after(samples, played.seconds)
         number = ledger.round
         self._reading = played.reading or self._reading
         models = self._after[number - 1].models if self._reading is None else self._models(self._reading)
-        self._after = {number - 1: self._after[number - 1], number: _After(self._stage.live, models)}
+        live = [] if self._peers is None else self._stage.live
+        self._after = {number - 1: self._after[number - 1], number: _After(live, models)}
         node = trained[0].node if trained else None
         holder = next((source for source, _, _ in sent if source < nodes), node or 0)
-        links = [b if math.isfinite(b) else None for b in bandwidth[holder][:nodes]]
+        links = [b if math.isfinite(b) else None for b in loads.bandwidth[holder][:nodes]]
         links[holder] = None
         return Row(
             schema=SCHEMA if number == 1 else UNSET,
@@ -176,7 +176,7 @@ class Arena(Playing):
             holder=holder,
             node=node,
             samples=samples,
-            loads=RowLoads(tuple(f if math.isfinite(f) else None for f in flops[:nodes]), tuple(links)),
+            loads=RowLoads(tuple([f if math.isfinite(f) else None for f in loads.flops[:nodes]]), tuple(links)),
             compute_seconds=played.computing,
             transfer_seconds=played.sending,
             idle_seconds=played.idle,
@@ -279,11 +279,10 @@ class _Rounds:
     def _view(self, number: int, round_: int, now: float) -> RoundView:
         """What is known at a moment; `number` is what the method counts, `round_` what the loads go by."""
         clock = self._stage.clock
-        flops, _ = self._stage.loads(round_, now)
         return RoundView(
             round=number,
             held=self._held,
-            reporting=tuple([node for node in range(len(self._held)) if flops[node] > 0]),
+            reporting=self._stage.loads(round_, now).reporting,
             settings=self._settings,
             samples=self._samples,
             learning_rate=self._rate,

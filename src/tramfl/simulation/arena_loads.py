@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import overload
 
+import numpy as np
+
 from tramfl.config import LoadModel
-from tramfl.notation import BadInput
-from tramfl.simulation.loads import LoadSource, RoundLoads, load_source
+from tramfl.notation import BadInput, NodeId, Reals
+from tramfl.simulation.loads import Links, LoadSource, Places, RoundLoads, load_source
 
 _SERVER_SEED = 2**31
 """Keeps the draws of the server's links apart from those of the nodes."""
@@ -24,9 +25,9 @@ class ArenaLoads:
         """The loads of one step. What a recorded round took is left out: another method plays here."""
         loads = self._nodes.at(round_)
         if self._server is None:
-            return RoundLoads(loads.flops, _Rows(loads.bandwidth))
+            return RoundLoads(loads.flops, _Rows(loads))
         links = list(self._server.at(round_).bandwidth[len(loads.flops)])
-        return RoundLoads([*loads.flops, math.nan], _Rows(loads.bandwidth, links))
+        return RoundLoads([*loads.flops, math.nan], _Rows(loads, links))
 
 
 def arena_loads(settings: LoadModel, nodes: int, seed: int, own: LoadSource | None, *, server: bool) -> ArenaLoads:
@@ -42,15 +43,16 @@ def arena_loads(settings: LoadModel, nodes: int, seed: int, own: LoadSource | No
     return ArenaLoads(found, load_source(settings, nodes + 1, seed + _SERVER_SEED))
 
 
-class _Rows(Sequence[list[float]]):
+class _Rows(Links):
     """The links of every place, each row worked out once."""
 
-    def __init__(self, rows: Sequence[list[float]], server: list[float] | None = None) -> None:
-        self._rows, self._server = rows, server
+    def __init__(self, nodes: RoundLoads, server: list[float] | None = None) -> None:
+        """`server`: its links, where there is one."""
+        self._nodes, self._server = nodes, server
         self._known: dict[int, list[float]] = {}
 
     def __len__(self) -> int:
-        return len(self._rows) + (self._server is not None)
+        return len(self._nodes.bandwidth) + (self._server is not None)
 
     @overload
     def __getitem__(self, place: int) -> list[float]: ...
@@ -61,9 +63,22 @@ class _Rows(Sequence[list[float]]):
             return [self[at] for at in range(*place.indices(len(self)))]
         found = self._known.get(place)
         if found is None:
-            if self._server is not None and place == len(self._rows):
+            rows = self._nodes.bandwidth
+            if self._server is not None and place == len(rows):
                 found = self._server
             else:
-                found = self._rows[place] if self._server is None else [*self._rows[place], self._server[place]]
+                found = rows[place] if self._server is None else [*rows[place], self._server[place]]
             self._known[place] = found
         return found
+
+    def link(self, one: NodeId, other: NodeId) -> float:
+        """b_ij of one link."""
+        if self._server is not None and (place := len(self._nodes.bandwidth)) in (one, other):
+            return self._server[other if one == place else one]
+        return self._nodes.link(one, other)
+
+    def along(self, one: Places, other: Places) -> Reals:
+        """b_ij of many links."""
+        if self._server is None:
+            return self._nodes.along(one, other)
+        return np.array([self.link(i, j) for i, j in zip(one.tolist(), other.tolist(), strict=True)])

@@ -6,9 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from tramfl.notation import ModelCost, NodeId
+import numpy as np
+
+from tramfl.notation import ModelCost, NodeId, Reals
 from tramfl.scheduling.timing import compute_seconds
-from tramfl.simulation.loads import LoadSource, RoundLoads
+from tramfl.simulation.loads import LoadSource, Places, RoundLoads
 
 KEPT = 20_000
 """Slots that are kept in memory; older ones are worked out again."""
@@ -42,6 +44,10 @@ class LoadClock(Protocol):
         self, one: NodeId, others: Sequence[NodeId], round_: int, at: float, bits: float | None = None
     ) -> list[float]:
         """The same to each of several nodes at once."""
+        ...
+
+    def sending_along(self, one: Places, other: Places, round_: int, at: Reals, bits: Reals) -> Reals:
+        """T_comm of many transfers, each along a link from `one` to `other`, that begin `at` and are `bits` long."""
         ...
 
 
@@ -80,7 +86,7 @@ class RoundClock:
         loads = self.loads(round_)
         if loads.took is not None and loads.took.node == other:
             return loads.took.transfer_seconds
-        return (self._cost.model_bits if bits is None else bits) / loads.bandwidth[one][other]
+        return (self._cost.model_bits if bits is None else bits) / loads.link(one, other)
 
     def sending_to(
         self, one: NodeId, others: Sequence[NodeId], round_: int, at: float, bits: float | None = None
@@ -89,8 +95,15 @@ class RoundClock:
         loads = self.loads(round_)
         if loads.took is not None:
             return [self.sending_seconds(one, other, round_, at, bits) for other in others]
-        links, sent = loads.bandwidth[one], self._cost.model_bits if bits is None else bits
+        sent = self._cost.model_bits if bits is None else bits
+        if len(others) == 1:
+            return [sent / loads.link(one, others[0])]
+        links = loads.bandwidth[one]
         return [sent / links[other] for other in others]
+
+    def sending_along(self, one: Places, other: Places, round_: int, at: Reals, bits: Reals) -> Reals:
+        """At the round's load."""
+        return bits / self.loads(round_).along(one, other)
 
 
 class SlotClock:
@@ -120,7 +133,7 @@ class SlotClock:
     def sending_seconds(self, one: NodeId, other: NodeId, round_: int, at: float, bits: float | None = None) -> float:
         """What passes until the slots have given the bits."""
         return self._seconds(
-            self._cost.model_bits if bits is None else bits, at, lambda loads: loads.bandwidth[one][other]
+            self._cost.model_bits if bits is None else bits, at, lambda loads: loads.link(one, other)
         )
 
     def sending_to(
@@ -128,6 +141,26 @@ class SlotClock:
     ) -> list[float]:
         """Each link goes through the slots by itself."""
         return [self.sending_seconds(one, other, round_, at, bits) for other in others]
+
+    def sending_along(self, one: Places, other: Places, round_: int, at: Reals, bits: Reals) -> Reals:
+        """Slot by slot, all links that are busy in it together."""
+        found = np.full(len(one), math.inf)
+        step = np.floor(at / self.step_seconds).astype(np.intp) + 1
+        last, begin, work = step + MOST_SLOTS, at.copy(), bits.copy()
+        busy = np.arange(len(one))
+        while busy.size:
+            now = int(step[busy].min())
+            here = busy[step[busy] == now]
+            speed, end = self.loads(now).along(one[here], other[here]), now * self.step_seconds
+            done = speed * (end - begin[here]) >= work[here]
+            ended, rest = here[done], here[~done]
+            found[ended] = begin[ended] + work[ended] / speed[done] - at[ended]
+            work[rest] -= speed[~done] * np.maximum(0.0, end - begin[rest])
+            begin[rest] = np.maximum(begin[rest], end)
+            step[rest] += 1
+            step[ended] = last[ended]
+            busy = busy[step[busy] < last[busy]]
+        return found
 
     def _seconds(self, work: float, at: float, rate: Callable[[RoundLoads], float]) -> float:
         step = first = self.step(0, at)

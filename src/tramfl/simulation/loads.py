@@ -7,8 +7,10 @@ round the same round.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, overload
 
@@ -21,6 +23,8 @@ from tramfl.notation import BadInput, NodeId, Reals
 from tramfl.record import Row, read_rows
 from tramfl.simulation.processes import STREAM, Autoregressive, Bursts, DayAndNight, LoadProcess
 from tramfl.simulation.traces import Trace, read_trace
+
+Places = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,35 @@ class RoundLoads:
     """Who held the model before the round; known only of rounds that were recorded."""
     overhead_seconds: float = 0.0
     """What gathering, deciding, the register and the disk took; known only of rounds that real sites did."""
+
+    @cached_property
+    def reporting(self) -> tuple[NodeId, ...]:
+        """The nodes that can train."""
+        return tuple([node for node, flops in enumerate(self.flops) if flops > 0])  # a NaN is not
+
+    def link(self, one: NodeId, other: NodeId) -> float:
+        """b_ij of one link."""
+        links = self.bandwidth
+        return links.link(one, other) if isinstance(links, Links) else links[one][other]
+
+    def along(self, one: Places, other: Places) -> Reals:
+        """b_ij of many links, each from a node of `one` to that of `other`."""
+        links = self.bandwidth
+        if isinstance(links, Links):
+            return links.along(one, other)
+        return np.array([links[i][j] for i, j in zip(one.tolist(), other.tolist(), strict=True)])
+
+
+class Links(Sequence[list[float]]):
+    """b_ij of every link, that need not be turned into lists to be looked up."""
+
+    @abstractmethod
+    def link(self, one: NodeId, other: NodeId) -> float:
+        """b_ij of one link."""
+
+    @abstractmethod
+    def along(self, one: Places, other: Places) -> Reals:
+        """b_ij of many links."""
 
 
 class LoadSource(Protocol):
@@ -228,13 +261,13 @@ class _Shares:
         nodes = self._capacity.size
         low, high = self._settings.compute_share
         flops = self._capacity * (low + (high - low) * draws[:nodes])
-        return RoundLoads(flops.tolist(), _Links(draws[nodes:], self._pair, self._settings))
+        return RoundLoads(flops.tolist(), _DrawnLinks(draws[nodes:], self._pair, self._settings))
 
 
-class _Links(Sequence[list[float]]):
+class _DrawnLinks(Links):
     """The links of every node, worked out for the nodes that are asked for: a round needs one of them."""
 
-    def __init__(self, draws: Reals, pair: NDArray[np.intp], settings: LoadModel) -> None:
+    def __init__(self, draws: Reals, pair: Places, settings: LoadModel) -> None:
         """`pair` has, for every link, its place in `draws`; one to oneself has a place past their end."""
         self._draws, self._pair, self._settings = draws, pair, settings
 
@@ -246,12 +279,26 @@ class _Links(Sequence[list[float]]):
     @overload
     def __getitem__(self, node: slice) -> list[list[float]]: ...
     def __getitem__(self, node: int | slice) -> list[float] | list[list[float]]:
-        pair = self._pair[node]
-        low, high = self._settings.bandwidth_share
-        links = self._settings.bandwidth * (low + (high - low) * self._draws.take(pair, mode="clip"))
-        links[pair == self._draws.size] = math.inf
-        found: list[Any] = links.tolist()
+        found: list[Any] = self._at(self._pair[node]).tolist()
         return found
+
+    def link(self, one: NodeId, other: NodeId) -> float:
+        """b_ij of one link."""
+        place = self._pair.item(one, other)
+        if place == self._draws.size:
+            return math.inf
+        low, high = self._settings.bandwidth_share
+        return self._settings.bandwidth * (low + (high - low) * self._draws.item(place))
+
+    def along(self, one: Places, other: Places) -> Reals:
+        """b_ij of many links."""
+        return self._at(self._pair[one, other])
+
+    def _at(self, pair: Places) -> Reals:
+        low, high = self._settings.bandwidth_share
+        links: Reals = self._settings.bandwidth * (low + (high - low) * self._draws.take(pair, mode="clip"))
+        links[pair == self._draws.size] = math.inf
+        return links
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)

@@ -1,35 +1,89 @@
 """Carries out a method's steps: which value lies where, when it is there, and what must be computed.
 
-Values have names here and nothing else: a step gives new names, and notes the work that makes them. A learner does
-the work when the round is known, or nobody does, where a schedule is played alone or a run is taken up again.
+Values have numbers here and nothing else: a step makes new ones, and notes the work that they stand for. A learner
+does the work when the round is known, under names that follow from the numbers. Where a schedule is played alone or a
+run is taken up again nobody does it, and it is not noted.
 
 A node computes one thing at a time; a link carries one transfer at a time in each direction; links do not share
 anything. A step begins when all that it needs is there. Every moment carries the seconds of computing and of sending
 on the longest way to it, so that a round's time splits into the two.
 
-A full mesh of 100 nodes has 9,900 transfers a round, so what one place sends to many is timed and stored at once, and
-variables are kept by name and then by place: the same name changes at many places together.
+A full mesh of 100 nodes has 9,900 transfers a round. So the transfers of a `Mix` or `Cross` are timed as arrays with
+one entry a link, and become moments only where somebody asks for them. Variables are kept by name and then by place:
+the same name changes at many places together.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import accumulate, chain
 from operator import add
+from typing import overload
+
+import numpy as np
 
 from tramfl.exchange import Combine, Cross, Distil, Mix, Place, Predict, Send, Step, TrainStep, Variable
 from tramfl.exchange.work import Combining, Distilling, LocalTraining, Predicting, Work
-from tramfl.notation import BadInput, Counts, Digest, ModelCost, NodeId
+from tramfl.notation import BadInput, Counts, Digest, ModelCost, NodeId, Reals
 from tramfl.record import NodeTrained
 from tramfl.simulation.load_clock import LoadClock
+from tramfl.simulation.loads import Places, RoundLoads
 
 Moment = tuple[float, float, float]
 """A point of time; the seconds of computing and of sending on the longest way to it since the round began."""
-_Transfers = tuple[tuple[Place, ...], Moment, list[float]]
-"""What a place sends to several others at once: to whom, from when on, and the seconds that each transfer takes."""
+Value = int
+"""The number of a value, in the order in which they were made; 0 is w_0, and soft outputs are below 0."""
 Shipment = tuple[Place, tuple[Place, ...], float]
 """What one place sent to others: from, to, and the bits of each transfer."""
+
+
+class _Graph:
+    """The links along which nodes send to each other, node by node, as arrays."""
+
+    def __init__(self, others: Mapping[NodeId, tuple[NodeId, ...]]) -> None:
+        self.others = others
+        """The neighbours of each node."""
+        counts = [len(each) for each in others.values()]
+        ends = list(accumulate(counts))
+        self.parts = list(map(slice, [0, *ends], ends))
+        """Which of the links are each node's."""
+        place = {node: at for at, node in enumerate(others)}
+        targets = [place[other] for other in chain.from_iterable(others.values())]
+        self.sender: Places = np.repeat(np.arange(len(counts)), counts)
+        self.receiver: Places = np.array(targets, dtype=np.intp)
+        """Of every link, the places in `others` of the nodes that it leads from and to ..."""
+        nodes = np.array(list(others), dtype=np.intp)
+        self.one, self.other = nodes[self.sender], nodes[self.receiver]
+        """... and their numbers."""
+
+    @cached_property
+    def back(self) -> Places:
+        """Of every link, the place of the one in the other direction."""
+        place = {link: at for at, link in enumerate(zip(self.one.tolist(), self.other.tolist(), strict=True))}
+        return np.array([place[j, i] for i, j in place], dtype=np.intp)
+
+
+class _Arrivals(dict[Place, Moment]):
+    """When what one place sends to others at the same time is there; a moment is worked out once it is asked for."""
+
+    def __init__(self, others: tuple[Place, ...], start: Moment, seconds: Reals) -> None:
+        self._others, self._start, self._seconds = others, start, seconds
+
+    @overload
+    def get(self, place: Place, default: None = None, /) -> Moment | None: ...
+    @overload
+    def get(self, place: Place, default: Moment, /) -> Moment: ...
+    def get(self, place: Place, default: Moment | None = None, /) -> Moment | None:
+        """As of any dict."""
+        if place not in self and place in self._others:
+            self[place] = _end(self._start, self._seconds.item(self._others.index(place)))
+        return super().get(place, default)
+
+    def copy(self) -> _Arrivals:
+        """The same, as it was at first."""
+        return _Arrivals(self._others, self._start, self._seconds)
 
 
 class Stage:
@@ -47,37 +101,55 @@ class Stage:
         shared_samples: int,
     ) -> None:
         self._held: list[list[int]] = held.tolist()
+        self._held_by_node: list[int] = held.sum(axis=1).tolist()
         self._cost, self.clock = cost, clock
         self._outputs_bits, self._shared = outputs_bits, shared_samples
-        self._outputs: set[Digest] = set()
-        """Values that are soft outputs: the others are models."""
-        self._initial, self._names, self._used = initial, 0, 0
-        self._values: dict[str, dict[Place, Digest]] = {}
+        self._initial, self._made, self._used = initial, 0, 0
+        self._values: dict[str, dict[Place, Value]] = {}
         self._ready: dict[str, dict[Place, Moment]] = {}
         """When each value is there; one that is not here has been there since the round began."""
-        self._references: dict[Digest, int] = {}
         self._free: dict[NodeId, Moment] = {}
         """When each node has computed what it was asked to."""
-        self._links: dict[Place, dict[Place, Moment] | _Transfers] = {}
+        self._links: dict[Place, dict[Place, Moment]] = {}
         """When each link that a place has used in this round is free again."""
+        self._graphs: dict[type[Mix | Cross], tuple[object, _Graph]] = {}
+        """Of the last `Mix` and `Cross`: a fixed graph is the same in every round."""
         self._drawn = [(0,) * held.shape[1]] * len(held)
         """Samples of each label that each node has used."""
+        self.notes_work = True
+        """Whether somebody does the work."""
         self.work: list[Work] = []
         """What must be computed, in order; the caller empties it."""
-        self.dropped: list[Digest] = []
-        """Values that no variable has any longer; the caller empties it."""
+        self._seen, self._seen_made = {0}, 0
+        """The values that variables had, and how many were made, when `dropped` was asked last."""
         self._trained: list[NodeTrained] = []
         self._sent: list[Shipment] = []
         for variable in (*((node, "w") for node in range(len(held))), *start):
-            self._set(variable, initial, (0.0, 0.0, 0.0))
+            self._set(*variable, 0, (0.0, 0.0, 0.0))
 
     @property
     def live(self) -> list[Digest]:
         """The values that some variable has."""
-        return list(self._references)
+        return list(map(self._name, sorted(self._numbers())))
+
+    def dropped(self) -> list[Digest]:
+        """The values that were there, or made, since this was asked last, and that no variable has any longer."""
+        live = self._numbers()
+        gone = self._seen.union(range(self._seen_made + 1, self._made + 1)) - live
+        self._seen, self._seen_made = live, self._made
+        return list(map(self._name, sorted(gone)))
 
     def value(self, variable: Variable) -> Digest:
         """What a variable has; BadInput where it has nothing."""
+        return self._name(self._value(variable))
+
+    def _numbers(self) -> set[int]:
+        return {abs(value) for values in self._values.values() for value in values.values()}
+
+    def _name(self, value: Value) -> Digest:
+        return f"{self._initial}/{abs(value)}" if value else self._initial
+
+    def _value(self, variable: Variable) -> Value:
         place, name = variable
         try:
             return self._values[name][place]
@@ -86,10 +158,9 @@ class Stage:
                 f"the method reads {name!r} at place {place}, which has no such value: it must be sent there first."
             ) from None
 
-    def loads(self, round_: int, at: float) -> tuple[list[float], Sequence[list[float]]]:
-        """FLOPS of every place and bit/s of every link at a moment of a round."""
-        loads = self.clock.loads(self.clock.step(round_, at))
-        return loads.flops, loads.bandwidth
+    def loads(self, round_: int, at: float) -> RoundLoads:
+        """The loads of every place and link at a moment of a round."""
+        return self.clock.loads(self.clock.step(round_, at))
 
     def told(self) -> tuple[list[NodeTrained], list[Shipment]]:
         """Who trained what and what was sent where since this was asked last."""
@@ -126,165 +197,158 @@ class Stage:
         return last
 
     def _send(self, step: Send, round_: int, begin: Moment) -> Moment:
-        source, value = step.source, self.value((step.source, step.name))
+        source, value = step.source, self._value((step.source, step.name))
         ready = max(begin, self._when(source, step.name, begin))
         targets = step.target if isinstance(step.target, tuple) else (step.target,)
-        ends = self._transferred(source, targets, value, round_, ready)
-        if len(targets) == 1:
-            self._set((targets[0], step.into), value, ends[0])
-        else:
-            self._set_all(targets, step.into, value, ends)
+        ends = self._transferred(source, targets, self._bits(value), round_, ready)
+        for target, end in zip(targets, ends, strict=True):
+            self._set(target, step.into, value, end)
         return max(ends, default=ready)
 
     def _transferred(
-        self, source: Place, targets: tuple[Place, ...], value: Digest, round_: int, ready: Moment
+        self, source: Place, targets: tuple[Place, ...], bits: float, round_: int, ready: Moment
     ) -> list[Moment]:
-        """When each target has a value that the source has at `ready`."""
-        if source not in self._links:
-            seconds = self._first_transfers(source, targets, value, round_, ready)
-            return _ends(ready, seconds)
-        busy, bits, ends = self._busy(source), self._bits(value), []
+        """When each target has what the source has at `ready`."""
+        busy, ends = self._links.setdefault(source, {}), []
         for target in targets:
             start = max(ready, busy.get(target, ready))
-            ends += _ends(start, self.clock.sending_to(source, (target,), round_, start[0], bits))
-        busy.update(zip(targets, ends, strict=True))
-        self._sent.append((source, targets, bits))
+            end = busy[target] = _end(start, self.clock.sending_seconds(source, target, round_, start[0], bits))
+            ends.append(end)
+        if targets:
+            self._sent.append((source, targets, bits))
         return ends
 
-    def _first_transfers(
-        self, source: Place, targets: tuple[Place, ...], value: Digest, round_: int, ready: Moment
-    ) -> list[float]:
-        """The seconds of a place's first transfers of a round, which find every link free."""
-        bits = self._bits(value)
-        seconds = self.clock.sending_to(source, targets, round_, ready[0], bits)
-        self._links[source] = (targets, ready, seconds)
-        self._sent.append((source, targets, bits))
-        return seconds
+    def _sent_along(self, graph: _Graph, starts: Sequence[Moment], bits: Sequence[float], round_: int) -> Reals:
+        """Every node of a graph sends to its neighbours: when each transfer ends, one column a link."""
+        sending = list(zip(graph.others.items(), starts, bits, strict=True))
+        if not self._links.keys().isdisjoint(graph.others):
+            # Some links are not free: one transfer after the other.
+            ends = [self._transferred(node, others, size, round_, start) for (node, others), start, size in sending]
+            return _columns(list(chain.from_iterable(ends)))
+        at, computing, before = _columns(starts)[:, graph.sender]
+        seconds = self.clock.sending_along(graph.one, graph.other, round_, at, np.array(bits)[graph.sender])
+        for ((node, others), start, size), part in zip(sending, graph.parts, strict=True):
+            self._links[node] = _Arrivals(others, start, seconds[part])
+            if others:
+                self._sent.append((node, others, size))
+        return np.array([at + seconds, computing, before + seconds])
 
-    def _busy(self, source: Place) -> dict[Place, Moment]:
-        """When each link that a place has used is free again."""
-        found = self._links[source]
-        if isinstance(found, tuple):
-            targets, ready, seconds = found
-            found = self._links[source] = dict(zip(targets, _ends(ready, seconds), strict=True))
-        return found
+    def _graph(self, step: Mix | Cross) -> _Graph:
+        given = step.weights if isinstance(step, Mix) else step.links
+        known, graph = self._graphs.get(type(step), (None, None))
+        if graph is None or known is not given:
+            own = 1 if isinstance(step, Mix) else 0
+            graph = _Graph({node: tuple(others)[own:] for node, others in given.items()})
+            self._graphs[type(step)] = given, graph
+        return graph
 
-    def _bits(self, value: Digest) -> float:
-        return self._outputs_bits if value in self._outputs else self._cost.model_bits
+    def _bits(self, value: Value) -> float:
+        return self._outputs_bits if value < 0 else self._cost.model_bits
 
     def _mix(self, step: Mix, round_: int, begin: Moment) -> Moment:
-        values = {node: self.value((node, step.name)) for node in step.weights}
-        own = {node: max(begin, self._when(node, step.name, begin)) for node in step.weights}
-        latest, moments = own.copy(), {node: moment[0] for node, moment in own.items()}
-        for node, weights in step.weights.items():
-            others, ready = tuple(weights)[1:], own[node]
-            if not others:
-                continue
-            if node in self._links:
-                ends = self._transferred(node, others, values[node], round_, ready)
-                later = [(other, end) for other, end in zip(others, ends, strict=True) if end > latest[other]]
-            else:
-                at, computing, sending = ready
-                seconds = self._first_transfers(node, others, values[node], round_, ready)
-                # Few of the transfers to a node are the last so far: only those become moments.
-                later = [
-                    (other, (at + took, computing, sending + took))
-                    for other, took in zip(others, seconds, strict=True)
-                    if at + took >= moments[other]
-                ]
-            for other, end in later:
-                latest[other] = max(latest[other], end)
-                moments[other] = latest[other][0]
-        for node, weights in step.weights.items():
-            new = self._combined(tuple(map(values.__getitem__, weights)), tuple(weights.values()))
-            self._set((node, step.into), new, latest[node])
-        return max(latest.values(), default=begin)
+        graph, values = self._graph(step), {node: self._value((node, step.name)) for node in step.weights}
+        starts = [max(begin, self._when(node, step.name, begin)) for node in step.weights]
+        ends = self._sent_along(graph, starts, list(map(self._bits, values.values())), round_)
+        latest = _latest(starts, graph.receiver, ends)
+        for (node, weights), ready in zip(step.weights.items(), latest, strict=True):
+            self._set(node, step.into, self._combined(map(values.__getitem__, weights), weights.values()), ready)
+        return max(latest, default=begin)
 
     def _cross(self, step: Cross, round_: int, begin: Moment) -> Moment:
         names = {node: f"u/{node}" for node in step.links}
         if not (self._links.keys().isdisjoint(names) and self._ready.keys().isdisjoint(names.values())):
             return self.run(step.steps(), round_, begin[0])
         # Every link is free, and every u has been there since the round began.
-        duals = {node: self._values.get(name, {}) for node, name in names.items()}
-        messages: dict[NodeId, dict[NodeId, Digest]] = {}
-        for node, others in step.links.items():
-            model, sent = self.value((node, "w")), {other: self._new() for other in others}
-            self.work += [Combining(new, (model, duals[other][node]), (2.0, -1.0)) for other, new in sent.items()]
-            messages[node] = sent
-        last, bits = begin, self._cost.model_bits
-        for node, others in step.links.items():
-            ready = max(begin, self._when(node, "w", begin))
-            seconds = self.clock.sending_to(node, others, round_, ready[0], bits)
-            ends = _ends(ready, seconds)
-            self._links[node] = (others, ready, seconds)
-            self._sent += [(node, (other,), bits) for other in others]
-            self._ready[names[node]] = dict(zip(others, ends, strict=True))
-            last = max([last, *ends])
-        for node, others in step.links.items():
-            for other in others:
-                dual, message = duals[other][node], messages[other][node]
-                new = message if step.share == 1.0 else self._combined((dual, message), (1 - step.share, step.share))
-                duals[other][node] = new
-                self._references[new] = self._references.get(new, 0) + 1
-                self._release(dual, 1)
-        if step.share != 1.0:
-            self.dropped += [message for sent in messages.values() for message in sent.values()]
-        return last
+        graph, moves = self._graph(step), step.share != 1.0
+        links = len(graph.one)
+        messages = np.arange(links) + self._made + 1
+        # u_j|i is the variable u/i at node j: new values are numbered by the node where they lie.
+        new = messages if not moves else graph.back + self._made + 1 + links
+        if self.notes_work:
+            self._note_cross(step, graph, messages)
+        self._made += links * (1 + moves)
+        starts = [max(begin, self._when(node, "w", begin)) for node in step.links]
+        ends = self._sent_along(graph, starts, [self._cost.model_bits] * len(starts), round_)
+        for (node, others), part in zip(graph.others.items(), graph.parts, strict=True):
+            values = self._values.get(names[node], {})
+            known = len(values)
+            values.update(zip(others, new[part].tolist(), strict=True))
+            if len(values) > known:
+                raise BadInput(f"the method exchanges {names[node]!r}, which not every neighbour of node {node} has.")
+            self._ready[names[node]] = self._links[node].copy()
+        return max(begin, _last(ends)) if links else begin
+
+    def _note_cross(self, step: Cross, graph: _Graph, messages: Places) -> None:
+        """m_i|j = 2 w_i - u_i|j on every link, and (1 - share) u_i|j + share m_j|i where the share is not 1."""
+        links = list(zip(graph.one.tolist(), graph.other.tolist(), strict=True))
+        duals = [self.value((one, f"u/{other}")) for one, other in links]
+        sent = list(map(self._name, messages.tolist()))
+        for (one, _), dual, message in zip(links, duals, sent, strict=True):
+            self.work.append(Combining(message, (self.value((one, "w")), dual), (2.0, -1.0)))
+        if step.share == 1.0:
+            return
+        factors, first = (1 - step.share, step.share), self._made + 1 + len(links)
+        for place, (dual, answer) in enumerate(zip(duals, graph.back.tolist(), strict=True)):
+            self.work.append(Combining(self._name(first + place), (dual, sent[answer]), factors))
 
     def _combine(self, step: Combine, begin: Moment) -> Moment:
         place, parts = step.place, step.parts
         known, found = self._ready, self._values
         ready = max([begin, *[known[name].get(place, begin) for name, _ in parts if name in known]])
         try:
-            values = tuple([found[name][place] for name, _ in parts])
+            values = [found[name][place] for name, _ in parts]
         except KeyError:
-            values = tuple([self.value((place, name)) for name, _ in parts])
-        self._set((place, step.into), self._combined(values, tuple([factor for _, factor in parts])), ready)
+            values = [self._value((place, name)) for name, _ in parts]
+        self._set(place, step.into, self._combined(values, [factor for _, factor in parts]), ready)
         return ready
 
-    def _combined(self, values: tuple[Digest, ...], factors: tuple[float, ...]) -> Digest:
+    def _combined(self, values: Iterable[Value], factors: Collection[float]) -> Value:
         """The sum of factor * value; a value alone is itself."""
-        if factors == (1.0,):
-            return values[0]
-        child = self._new()
-        if values[0] in self._outputs:
-            self._outputs.add(child)
-        self.work.append(Combining(child, values, factors))
+        first, *rest = values
+        if not rest and 1.0 in factors:
+            return first
+        child = self._new(output=first < 0)
+        if self.notes_work:
+            names = tuple(map(self._name, (first, *rest)))
+            self.work.append(Combining(self._name(child), names, tuple(factors)))
         return child
 
     def _train(self, step: TrainStep, round_: int, begin: Moment) -> Moment:
         node = step.node
         needs = (step.source,) if step.anchor is None else (step.source, step.anchor)
-        parent, *anchor = (self.value((node, name)) for name in needs)
+        parent, *anchor = [self._value((node, name)) for name in needs]
         samples = self._next_samples(node, step.samples)
         end = self._compute(node, sum(samples), needs, round_, begin)
-        child = self._new()
-        drawn = self._drawn[node]
-        pulled = anchor[0] if anchor else None
-        self.work.append(LocalTraining(child, parent, node, samples, round_, drawn, self._used, pulled, step.share))
+        child, drawn = self._new(), self._drawn[node]
+        if self.notes_work:
+            pulled = self._name(anchor[0]) if anchor else None
+            names = self._name(child), self._name(parent)
+            self.work.append(LocalTraining(*names, node, samples, round_, drawn, self._used, pulled, step.share))
         self._drawn[node] = tuple(map(add, drawn, samples))
         self._used += step.samples
         self._trained.append(NodeTrained(node, samples))
-        self._set((node, step.into), child, end)
+        self._set(node, step.into, child, end)
         return end
 
     def _predict(self, step: Predict, round_: int, begin: Moment) -> Moment:
-        parent = self.value((step.node, step.source))
+        parent = self._value((step.node, step.source))
         # A forward pass is a third of forward and backward.
         end = self._compute(step.node, self._shared / 3, (step.source,), round_, begin)
-        child = self._new()
-        self._outputs.add(child)
-        self.work.append(Predicting(child, parent))
-        self._set((step.node, step.into), child, end)
+        child = self._new(output=True)
+        if self.notes_work:
+            self.work.append(Predicting(self._name(child), self._name(parent)))
+        self._set(step.node, step.into, child, end)
         return end
 
     def _distil(self, step: Distil, round_: int, begin: Moment) -> Moment:
         node = step.node
-        parent, towards = self.value((node, step.into)), self.value((node, step.towards))
+        parent, towards = self._value((node, step.into)), self._value((node, step.towards))
         end = self._compute(node, self._shared * step.passes, (step.into, step.towards), round_, begin)
         child = self._new()
-        self.work.append(Distilling(child, parent, towards, step.passes, node, round_))
-        self._set((node, step.into), child, end)
+        if self.notes_work:
+            names = map(self._name, (child, parent, towards))
+            self.work.append(Distilling(*names, step.passes, node, round_))
+        self._set(node, step.into, child, end)
         return end
 
     def _compute(self, node: NodeId, samples: float, needs: Sequence[str], round_: int, begin: Moment) -> Moment:
@@ -301,7 +365,7 @@ class Stage:
     def _next_samples(self, node: NodeId, count: int) -> tuple[int, ...]:
         """`count` samples as the node holds its labels: after every pass over its data, each was used once."""
         held, drawn = self._held[node], self._drawn[node]
-        share = (sum(drawn) + count) / sum(held)
+        share = (sum(drawn) + count) / self._held_by_node[node]
         due = [h * share - d for h, d in zip(held, drawn, strict=True)]
         samples = [max(0, math.floor(each)) for each in due]
         missing = count - sum(samples)
@@ -316,43 +380,41 @@ class Stage:
                     samples[label] -= 1
         return tuple(samples)
 
-    def _new(self) -> Digest:
-        self._names += 1
-        return f"{self._initial}/{self._names}"
+    def _new(self, *, output: bool = False) -> Value:
+        self._made += 1
+        return -self._made if output else self._made
 
-    def _set(self, variable: Variable, value: Digest, ready: Moment) -> None:
-        place, name = variable
-        values = self._values.setdefault(name, {})
-        before = values.get(place)
-        values[place] = value
+    def _set(self, place: Place, name: str, value: Value, ready: Moment) -> None:
+        self._values.setdefault(name, {})[place] = value
         self._ready.setdefault(name, {})[place] = ready
-        self._references[value] = self._references.get(value, 0) + 1
-        if before is not None:
-            self._release(before, 1)
-
-    def _set_all(self, places: Sequence[Place], name: str, value: Digest, ready: Sequence[Moment]) -> None:
-        """The same as `_set` for a variable of the same name at several places."""
-        values = self._values.setdefault(name, {})
-        before = Counter(map(values.get, places))
-        values.update(dict.fromkeys(places, value))
-        self._ready.setdefault(name, {}).update(zip(places, ready, strict=True))
-        self._references[value] = self._references.get(value, 0) + len(places)
-        for each, count in before.items():
-            if each is not None:
-                self._release(each, count)
-
-    def _release(self, value: Digest, count: int) -> None:
-        """So many variables have another value now."""
-        left = self._references[value] - count
-        if left:
-            self._references[value] = left
-            return
-        del self._references[value]
-        self.dropped.append(value)
-        self._outputs.discard(value)
 
 
-def _ends(start: Moment, seconds: Sequence[float]) -> list[Moment]:
-    """When transfers end that begin together."""
+def _end(start: Moment, seconds: float) -> Moment:
+    """When a transfer ends."""
     at, computing, sending = start
-    return [(at + took, computing, sending + took) for took in seconds]
+    return at + seconds, computing, sending + seconds
+
+
+def _columns(moments: Sequence[Moment]) -> Reals:
+    """Moments as an array, one column each."""
+    return np.array(moments, dtype=np.float64).reshape(-1, 3).T
+
+
+def _last(moments: Reals) -> Moment:
+    """The last of all moments."""
+    at, computing, sending = moments[:, moments[0] == moments[0].max()]
+    return max(zip(at.tolist(), computing.tolist(), sending.tolist(), strict=True))
+
+
+def _latest(own: Sequence[Moment], receiver: Places, ends: Reals) -> list[Moment]:
+    """Of every node the last moment of its own and of the transfers to it."""
+    found: list[list[float]] = []
+    mine, theirs = np.ones(len(own), dtype=np.bool_), np.ones(len(receiver), dtype=np.bool_)
+    # Moments that are the last so far are told apart by the next of their three numbers.
+    for part, sent in zip(_columns(own), ends, strict=True):
+        last = np.where(mine, part, -math.inf)
+        np.maximum.at(last, receiver[theirs], sent[theirs])
+        mine &= part == last
+        theirs &= sent == last[receiver]
+        found.append(last.tolist())
+    return list(zip(*found, strict=True))  # type: ignore[arg-type]
