@@ -26,7 +26,7 @@ demo: $(VENV)/installed ## Race the four policies of the paper and the method ex
 	$(BIN)/tramfl compare digits-5-uneven --methods load-aware,random,time-first,variance-first,express --seeds 3 --out runs/demo --overwrite
 
 test: $(VENV)/installed $(VENV)/system ## Run the tests, after installing the system parts they use
-	$(BIN)/python -m pytest -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder  # sites wait a quarter of the time; a federation or browser a file, the slow ones first
+	$(BIN)/python -m pytest -n $$(($$(nproc) + 2)) --dist loadfile --no-loadscope-reorder  # sites, etcd and browsers wait a third of the time; a federation or browser a file, the slow ones first
 
 lint: $(VENV)/installed ## Check style, types and layers
 	$(BIN)/ruff check .

@@ -42,13 +42,18 @@ COMMAND = (sys.executable, "-c", "from tramfl.cli import main; main()")
 
 
 LONGEST = (
-    "chaos/test_quick_etcd.py",
-    "runtime/site/test_members.py",
     "runtime/site/test_federation.py",
     "runtime/registers/test_contract.py",
     "reporting/dashboard/test_browser.py",
+    "runtime/site/test_members.py",
     "cli/test_compare.py",
     "runtime/registers/test_etcd.py",
+    "chaos/test_quick_etcd.py",
+    "simulation/test_faults.py",
+    "runtime/site/test_coded.py",
+    "cli/test_reproduce.py",
+    "runtime/site/test_frozen.py",
+    "scheduling/test_water_level.py",
     "cli/test_up.py",
 )
 """Files that take longest, each of which stays with one worker: begun first, so that none is left at the end."""

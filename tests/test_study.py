@@ -3,7 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 
@@ -34,6 +33,8 @@ def test_the_model_of_a_result_has_the_accuracy_of_its_last_row(result: tramfl.R
 
 
 def test_a_result_is_a_data_frame_a_line_and_a_page_in_a_notebook(result: tramfl.Result) -> None:
+    import pandas as pd
+
     frame = result.dataframe()
     assert isinstance(frame, pd.DataFrame)
     assert list(frame["round"]) == [1, 2, 3, 4]

@@ -357,7 +357,9 @@ def _rollback_keeps_the_newest_ledger(patch: pytest.MonkeyPatch) -> None:
 
 BEGIN: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     _work_goes_on_from_a_parent_that_a_former_life_moved_past: 179,
-    _change_that_fits_any_epoch: 72,
+    _change_that_fits_any_epoch: 100,
+    _store_without_a_deadline: 200,
+    _paused_run_goes_on: 40,
 }
 """The seeds to search from for bugs that take long to find from 0: make test has six minutes for everything."""
 

@@ -81,12 +81,12 @@ def connected(endpoint: str) -> bool:
     return any(c.status == psutil.CONN_ESTABLISHED and c.raddr.port == port for c in found)
 
 
-async def swapped(register: EtcdRegister, revision: int, record: Record) -> Any:
+async def swapped(register: EtcdRegister, revision: int, record: Record, row: bytes | None = None) -> Any:
     """A swap that is read back when in doubt, and tried again when it was not made."""
     deadline = time.monotonic() + PATIENCE
     while True:
         with contextlib.suppress(Silent):
-            if (made := await register.swap(revision, record)) is not None:
+            if (made := await register.swap(revision, record, row)) is not None:
                 return made
         found = (await answered(register.look)).versioned
         if found is not None and found.revision != revision:
@@ -102,16 +102,14 @@ class TestEtcdFailures:
     async def test_the_loss_of_one_member_stops_nothing(self, cluster: EtcdCluster) -> None:
         for name, lost in (("follower", cluster.followers()[0]), ("leader", cluster.leader())):
             async with at(cluster, f"one-{name}") as register:
-                await register.join()
-                start = await register.swap(ABSENT, begun())
-                assert start is not None
+                await answered(register.join)
+                start = await swapped(register, ABSENT, begun())
                 cluster.kill(lost)
                 assert (await answered(register.look)).versioned == start
                 await answered(register.renew)
-                done = await register.swap(start.revision, next_round(start.record), b"row")
-                assert done is not None
+                done = await swapped(register, start.revision, next_round(start.record), b"row")
                 cluster.start(lost)
-                assert (await register.look()).versioned == done
+                assert (await answered(register.look)).versioned == done
 
     @story
     async def test_without_a_majority_nothing_is_said_and_nothing_is_lost(self, cluster: EtcdCluster) -> None:
@@ -161,8 +159,8 @@ class TestEtcdFailures:
         self, cluster: EtcdCluster
     ) -> None:
         async with at(cluster, "all") as register:
-            await register.join()
-            held = await register.swap(ABSENT, begun())
+            await answered(register.join)
+            held = await swapped(register, ABSENT, begun())
             for _ in range(2):
                 at_work = threading.Event()
                 killing = asyncio.create_task(asyncio.to_thread(self._kill_all_at_work, cluster, at_work))
@@ -178,7 +176,7 @@ class TestEtcdFailures:
                 found = (await answered(register.look)).versioned
                 assert held is not None
                 assert found.record.round in (held.record.round, held.record.round + 1)
-                assert len(await register.rows("run", 1, 10**6)) == found.record.round
+                assert len(await answered(lambda: register.rows("run", 1, 10**6))) == found.record.round
                 await answered(register.join)
                 held = found
 
