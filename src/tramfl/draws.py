@@ -15,7 +15,7 @@ _FIRST_HOLDER = 103
 
 def generator(seed: int, purpose: int, *place: int) -> np.random.Generator:
     """The generator for one purpose at one place of the run."""
-    return np.random.default_rng(_sequence(seed, purpose, *place))
+    return np.random.Generator(np.random.PCG64(_sequence(seed, purpose, *place)))
 
 
 def whole_seed(seed: int, purpose: int, *place: int) -> int:

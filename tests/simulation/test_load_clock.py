@@ -15,9 +15,10 @@ from tramfl.config import Budget, LoadModel, Noise
 from tramfl.notation import ModelCost
 from tramfl.record import Row, RowLoads
 from tramfl.scheduling.predictors import predictor_named
+from tramfl.simulation.arena_loads import arena_loads
 from tramfl.simulation.experiment import Experiment
 from tramfl.simulation.foresight import Foresight
-from tramfl.simulation.load_clock import RoundClock, SlotClock
+from tramfl.simulation.load_clock import LoadClock, RoundClock, SlotClock
 from tramfl.simulation.loads import RoundLoads, load_source
 from tramfl.simulation.scenarios import scenario_named
 from tramfl.simulation.setting import scheduling_only
@@ -54,7 +55,27 @@ def test_work_runs_through_the_slots_that_it_lasts() -> None:
 
 
 def test_work_that_nothing_carries_on_never_ends() -> None:
-    assert SlotClock(Steps(10.0), COST, slot_seconds=1.0).sending_seconds(0, 1, 1, 0.0) == math.inf
+    clock = SlotClock(Steps(10.0), COST, slot_seconds=1.0)
+    assert clock.sending_seconds(0, 1, 1, 0.0) == math.inf
+    there, back = np.array([0, 1]), np.array([1, 0])
+    assert clock.sending_along(there, back, 1, np.zeros(2), np.array([100.0, 5.0])).tolist() == [math.inf, 0.5]
+
+
+@pytest.mark.parametrize("clock", ["round", "slot"])
+@pytest.mark.parametrize("kind", ["uniform", "bursts", "constant"])
+@pytest.mark.parametrize("server", [False, True])
+def test_many_transfers_together_take_to_the_last_digit_what_each_takes(clock: str, kind: str, server: bool) -> None:
+    settings = LoadModel(kind=kind, bandwidth=50.0, flops=10.0)  # type: ignore[arg-type]
+    source = arena_loads(settings, 6, 3, None, server=server)
+    found: LoadClock = RoundClock(source, COST) if clock == "round" else SlotClock(source, COST, 0.25)
+    rng = np.random.default_rng(0)
+    one, other = np.array([(i, j) for i in range(6 + server) for j in range(6 + server) if i != j]).T
+    at, bits = rng.uniform(0.0, 9.0, one.size), rng.choice([1.0, 100.0, 700.0], one.size)
+    each = [
+        found.sending_seconds(*link, 2, begin, size)
+        for *link, begin, size in zip(one.tolist(), other.tolist(), at.tolist(), bits.tolist(), strict=True)
+    ]
+    assert found.sending_along(one, other, 2, at, bits).tolist() == each
 
 
 def test_on_the_round_clock_a_round_takes_its_load_alone() -> None:

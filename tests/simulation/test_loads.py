@@ -51,6 +51,15 @@ def test_a_link_has_one_value_whichever_end_asks_and_none_to_itself(settings: Lo
     assert np.isfinite(bandwidth).sum() == NODES * (NODES - 1)
 
 
+@pytest.mark.parametrize("settings", [UNIFORM, AR1, LoadModel(kind="constant")], ids=lambda s: s.kind)
+def test_a_link_has_the_value_of_its_row_however_it_is_looked_up(settings: LoadModel) -> None:
+    loads = load_source(settings, 5, 1).at(3)
+    one, other = np.indices((5, 5)).reshape(2, -1)
+    rows = [value for row in loads.bandwidth for value in row]
+    assert [loads.link(i, j) for i, j in zip(one.tolist(), other.tolist(), strict=True)] == rows
+    assert loads.along(one, other).tolist() == rows
+
+
 @pytest.mark.parametrize("settings", [UNIFORM, AR1], ids=["uniform", "ar1"])
 def test_a_round_has_the_same_loads_in_whatever_order_rounds_are_asked_for(settings: LoadModel) -> None:
     in_order = load_source(settings, NODES, seed=1)

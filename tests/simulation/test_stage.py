@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from tramfl.exchange import Combine, Cross, Mix, Send, Step, TrainStep
+from tramfl.exchange import Combine, Cross, Mix, Send, Step, Swap, TrainStep
 from tramfl.exchange.topology import metropolis, neighbours
 from tramfl.notation import BadInput, ModelCost
 from tramfl.simulation.load_clock import RoundClock
@@ -76,6 +76,13 @@ def test_a_mix_is_what_its_sends_and_combines_are(graph: dict[int, tuple[int, ..
 def test_a_cross_is_what_its_steps_are(graph: dict[int, tuple[int, ...]], share: float, twice: bool) -> None:
     cross = Cross(graph, share)
     assert played([cross] * (1 + twice), 4) == played(list(cross.steps()) * (1 + twice), 4)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_swap_is_what_its_steps_are(times: int) -> None:
+    swap = Swap(1, 3, "w", ("mine", "theirs"))
+    mean = Combine(3, "w", (("mine", 0.5), ("theirs", 0.5)))
+    assert played([swap, mean] * times, 4) == played([*swap.steps(), mean] * times, 4)
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5])

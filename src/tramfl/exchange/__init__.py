@@ -25,6 +25,7 @@ from tramfl.exchange.plans import (
     RoundView,
     Send,
     Step,
+    Swap,
     TrainStep,
     Variable,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "RoundView",
     "Send",
     "Step",
+    "Swap",
     "TrainStep",
     "Variable",
     "rule_named",

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tramfl.config import ExchangeSettings
-from tramfl.exchange.plans import MEAN, Combine, Cycle, Reading, RoundView, Send, Step, TrainStep, Variable
+from tramfl.exchange.plans import MEAN, Combine, Cycle, Reading, RoundView, Step, Swap, TrainStep, Variable
 from tramfl.exchange.topology import neighbours
 from tramfl.notation import NodeId
 
@@ -45,26 +45,24 @@ class AsynchronousGossip:
         if len(view.reporting) < view.nodes:
             others = sorted(set(others).intersection(view.reporting))
         mine = f"mine/{node}"
-        begin: list[Step] = [Combine(node, mine, (("w", 1.0),))]
-        arrived: list[Step] = []
-        if others:
+        begin: list[Step] = []
+        arrived: tuple[Step, ...] = ()
+        if not others:
+            begin.append(Combine(node, mine, (("w", 1.0),)))
+        else:
             other = others[int(rng.integers(len(others)))]
             theirs = f"theirs/{node}"
-            begin += [
-                Combine(other, theirs, (("w", 1.0),)),
-                Send(node, other, mine, mine),
-                Send(other, node, theirs, theirs),
-            ]
-            arrived = [
+            begin.append(Swap(node, other, "w", (mine, theirs)))
+            arrived = (
                 Combine(node, "w", (("w", 1.0), (theirs, 0.5), (mine, -0.5))),
                 Combine(other, "w", (("w", 1.0), (mine, 0.5), (theirs, -0.5))),
-            ]
+            )
         if not view.held[node]:
-            return Cycle(tuple(begin), tuple(arrived), ())
+            return Cycle(tuple(begin), arrived, ())
         begin.append(TrainStep(node, view.samples, mine, "trained"))
         return Cycle(
             tuple(begin),
-            tuple(arrived),
+            arrived,
             (Combine(node, "w", (("w", 1.0), ("trained", 1.0), (mine, -1.0))),),
         )
 

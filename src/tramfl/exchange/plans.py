@@ -60,6 +60,26 @@ class Send(Struct, frozen=True):
     into: str
 
 
+class Swap(Struct, frozen=True):
+    """Two places note a variable as it is now, and send each other what they noted: both then have both of them."""
+
+    one: Place
+    other: Place
+    name: str
+    into: tuple[str, str]
+    """What the note of `one` is called, and that of `other`."""
+
+    def steps(self) -> tuple[Step, ...]:
+        """The same as steps of a single place or link."""
+        mine, theirs = self.into
+        return (
+            Combine(self.one, mine, ((self.name, 1.0),)),
+            Combine(self.other, theirs, ((self.name, 1.0),)),
+            Send(self.one, self.other, mine, mine),
+            Send(self.other, self.one, theirs, theirs),
+        )
+
+
 class Mix(Struct, frozen=True):
     """Nodes send a variable to their neighbours, and each adds up its own and theirs: into_i <- sum of W_ij name_j.
 
@@ -116,7 +136,7 @@ class Distil(Struct, frozen=True):
     into: str = "w"
 
 
-Step = TrainStep | Combine | Send | Mix | Cross | Predict | Distil
+Step = TrainStep | Combine | Send | Swap | Mix | Cross | Predict | Distil
 
 
 class RoundPlan(Struct, frozen=True):

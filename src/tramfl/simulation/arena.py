@@ -372,8 +372,9 @@ class _Asynchronous(_Rounds):
                     continue
                 self._stage.run(event.steps, self._cycles[node], now)
                 if event.ends:
-                    more, bits, seconds, since = self._under_way[node]
-                    trained, sent = trained + more, sent + bits
+                    more, shipped, seconds, since = self._under_way[node]
+                    trained += more
+                    sent += shipped
                     computing, lasted, ended = computing + seconds, lasted + now - since, ended + 1
                     self._ask(now, node, None)
             spent, begun = now - begun, now

@@ -25,9 +25,9 @@ class ArenaLoads:
         """The loads of one step. What a recorded round took is left out: another method plays here."""
         loads = self._nodes.at(round_)
         if self._server is None:
-            return RoundLoads(loads.flops, _Rows(loads))
+            return RoundLoads(loads.flops, loads.bandwidth)
         links = list(self._server.at(round_).bandwidth[len(loads.flops)])
-        return RoundLoads([*loads.flops, math.nan], _Rows(loads, links))
+        return RoundLoads([*loads.flops, math.nan], _WithServer(loads, links))
 
 
 def arena_loads(settings: LoadModel, nodes: int, seed: int, own: LoadSource | None, *, server: bool) -> ArenaLoads:
@@ -43,16 +43,14 @@ def arena_loads(settings: LoadModel, nodes: int, seed: int, own: LoadSource | No
     return ArenaLoads(found, load_source(settings, nodes + 1, seed + _SERVER_SEED))
 
 
-class _Rows(Links):
-    """The links of every place, each row worked out once."""
+class _WithServer(Links):
+    """The links of the nodes, and those of a server beside them."""
 
-    def __init__(self, nodes: RoundLoads, server: list[float] | None = None) -> None:
-        """`server`: its links, where there is one."""
+    def __init__(self, nodes: RoundLoads, server: list[float]) -> None:
         self._nodes, self._server = nodes, server
-        self._known: dict[int, list[float]] = {}
 
     def __len__(self) -> int:
-        return len(self._nodes.bandwidth) + (self._server is not None)
+        return len(self._server)
 
     @overload
     def __getitem__(self, place: int) -> list[float]: ...
@@ -61,24 +59,17 @@ class _Rows(Links):
     def __getitem__(self, place: int | slice) -> list[float] | list[list[float]]:
         if isinstance(place, slice):
             return [self[at] for at in range(*place.indices(len(self)))]
-        found = self._known.get(place)
-        if found is None:
-            rows = self._nodes.bandwidth
-            if self._server is not None and place == len(rows):
-                found = self._server
-            else:
-                found = rows[place] if self._server is None else [*rows[place], self._server[place]]
-            self._known[place] = found
-        return found
+        if place == len(self) - 1:
+            return self._server
+        return [*self._nodes.bandwidth[place], self._server[place]]
 
     def link(self, one: NodeId, other: NodeId) -> float:
         """b_ij of one link."""
-        if self._server is not None and (place := len(self._nodes.bandwidth)) in (one, other):
-            return self._server[other if one == place else one]
+        server = len(self) - 1
+        if server in (one, other):
+            return self._server[min(one, other)]
         return self._nodes.link(one, other)
 
     def along(self, one: Places, other: Places) -> Reals:
         """b_ij of many links."""
-        if self._server is None:
-            return self._nodes.along(one, other)
         return np.array([self.link(i, j) for i, j in zip(one.tolist(), other.tolist(), strict=True)])

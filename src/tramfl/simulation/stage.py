@@ -16,15 +16,15 @@ the same name changes at many places together.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, chain
-from operator import add
-from typing import overload
+from operator import add, itemgetter, sub
+from typing import Any, overload
 
 import numpy as np
 
-from tramfl.exchange import Combine, Cross, Distil, Mix, Place, Predict, Send, Step, TrainStep, Variable
+from tramfl.exchange import Combine, Cross, Distil, Mix, Place, Predict, Send, Step, Swap, TrainStep, Variable
 from tramfl.exchange.work import Combining, Distilling, LocalTraining, Predicting, Work
 from tramfl.notation import BadInput, Counts, Digest, ModelCost, NodeId, Reals
 from tramfl.record import NodeTrained
@@ -178,22 +178,7 @@ class Stage:
         """Take steps that may begin at `at`; the moment at which the last of them ends."""
         begin = last = (at, 0.0, 0.0)
         for step in steps:
-            match step:
-                case Send():
-                    end = self._send(step, round_, begin)
-                case Combine():
-                    end = self._combine(step, begin)
-                case Mix():
-                    end = self._mix(step, round_, begin)
-                case Cross():
-                    end = self._cross(step, round_, begin)
-                case TrainStep():
-                    end = self._train(step, round_, begin)
-                case Predict():
-                    end = self._predict(step, round_, begin)
-                case Distil():
-                    end = self._distil(step, round_, begin)
-            last = max(last, end)
+            last = max(last, _TAKE[type(step)](self, step, round_, begin))
         return last
 
     def _send(self, step: Send, round_: int, begin: Moment) -> Moment:
@@ -204,6 +189,18 @@ class Stage:
         for target, end in zip(targets, ends, strict=True):
             self._set(target, step.into, value, end)
         return max(ends, default=ready)
+
+    def _swap(self, step: Swap, round_: int, begin: Moment) -> Moment:
+        one, other, (mine, theirs), last = step.one, step.other, step.into, begin
+        noted = [(one, other, mine), (other, one, theirs)]
+        values = [self._value((place, step.name)) for place, _, _ in noted]
+        starts = [max(begin, self._when(place, step.name, begin)) for place, _, _ in noted]
+        for (source, target, into), value, start in zip(noted, values, starts, strict=True):
+            self._set(source, into, value, start)
+            (end,) = self._transferred(source, (target,), self._bits(value), round_, start)
+            self._set(target, into, value, end)
+            last = max(last, end)
+        return last
 
     def _transferred(
         self, source: Place, targets: tuple[Place, ...], bits: float, round_: int, ready: Moment
@@ -251,7 +248,7 @@ class Stage:
         ends = self._sent_along(graph, starts, list(map(self._bits, values.values())), round_)
         latest = _latest(starts, graph.receiver, ends)
         for (node, weights), ready in zip(step.weights.items(), latest, strict=True):
-            self._set(node, step.into, self._combined(map(values.__getitem__, weights), weights.values()), ready)
+            self._set(node, step.into, self._combined([values[other] for other in weights], weights.values()), ready)
         return max(latest, default=begin)
 
     def _cross(self, step: Cross, round_: int, begin: Moment) -> Moment:
@@ -291,26 +288,27 @@ class Stage:
         for place, (dual, answer) in enumerate(zip(duals, graph.back.tolist(), strict=True)):
             self.work.append(Combining(self._name(first + place), (dual, sent[answer]), factors))
 
-    def _combine(self, step: Combine, begin: Moment) -> Moment:
-        place, parts = step.place, step.parts
-        known, found = self._ready, self._values
-        ready = max([begin, *[known[name].get(place, begin) for name, _ in parts if name in known]])
+    def _combine(self, step: Combine, round_: int, begin: Moment) -> Moment:
+        place, known, ready = step.place, self._ready, begin
+        names, factors = zip(*step.parts, strict=True)
+        if not known.keys().isdisjoint(names):
+            for name in names:
+                if name in known:
+                    ready = max(ready, known[name].get(place, begin))
         try:
-            values = [found[name][place] for name, _ in parts]
+            values = list(map(itemgetter(place), map(self._values.__getitem__, names)))
         except KeyError:
-            values = [self._value((place, name)) for name, _ in parts]
-        self._set(place, step.into, self._combined(values, [factor for _, factor in parts]), ready)
+            values = [self._value((place, name)) for name in names]
+        self._set(place, step.into, self._combined(values, factors), ready)
         return ready
 
-    def _combined(self, values: Iterable[Value], factors: Collection[float]) -> Value:
+    def _combined(self, values: Sequence[Value], factors: Collection[float]) -> Value:
         """The sum of factor * value; a value alone is itself."""
-        first, *rest = values
-        if not rest and 1.0 in factors:
-            return first
-        child = self._new(output=first < 0)
+        if len(values) == 1 and 1.0 in factors:
+            return values[0]
+        child = -self._new() if values[0] < 0 else self._new()
         if self.notes_work:
-            names = tuple(map(self._name, (first, *rest)))
-            self.work.append(Combining(self._name(child), names, tuple(factors)))
+            self.work.append(Combining(self._name(child), tuple(map(self._name, values)), tuple(factors)))
         return child
 
     def _train(self, step: TrainStep, round_: int, begin: Moment) -> Moment:
@@ -334,7 +332,7 @@ class Stage:
         parent = self._value((step.node, step.source))
         # A forward pass is a third of forward and backward.
         end = self._compute(step.node, self._shared / 3, (step.source,), round_, begin)
-        child = self._new(output=True)
+        child = -self._new()
         if self.notes_work:
             self.work.append(Predicting(self._name(child), self._name(parent)))
         self._set(step.node, step.into, child, end)
@@ -367,11 +365,11 @@ class Stage:
         held, drawn = self._held[node], self._drawn[node]
         share = (sum(drawn) + count) / self._held_by_node[node]
         due = [h * share - d for h, d in zip(held, drawn, strict=True)]
-        samples = [max(0, math.floor(each)) for each in due]
+        samples = [int(each) if each > 0 else 0 for each in due]
         missing = count - sum(samples)
         if missing:
             # Those that are furthest behind get one more, or those that are furthest ahead one less.
-            order = sorted(range(len(held)), key=lambda label: samples[label] - due[label])
+            order = sorted(range(len(held)), key=list(map(sub, samples, due)).__getitem__)
             if missing > 0:
                 for label in [label for label in order if held[label]][:missing]:
                     samples[label] += 1
@@ -380,9 +378,9 @@ class Stage:
                     samples[label] -= 1
         return tuple(samples)
 
-    def _new(self, *, output: bool = False) -> Value:
+    def _new(self) -> Value:
         self._made += 1
-        return -self._made if output else self._made
+        return self._made
 
     def _set(self, place: Place, name: str, value: Value, ready: Moment) -> None:
         self._values.setdefault(name, {})[place] = value
@@ -418,3 +416,16 @@ def _latest(own: Sequence[Moment], receiver: Places, ends: Reals) -> list[Moment
         theirs &= sent == last[receiver]
         found.append(last.tolist())
     return list(zip(*found, strict=True))  # type: ignore[arg-type]
+
+
+_TAKE: Mapping[type[Step], Callable[[Stage, Any, int, Moment], Moment]] = {
+    Send: Stage._send,
+    Swap: Stage._swap,
+    Combine: Stage._combine,
+    Mix: Stage._mix,
+    Cross: Stage._cross,
+    TrainStep: Stage._train,
+    Predict: Stage._predict,
+    Distil: Stage._distil,
+}
+"""How each kind of step is taken."""
