@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.runtime.hostile import SCENARIO, BenchInThread
 from tests.runtime.sites import played
 from tests.runtime.together import Together
-from tramfl.config import Evaluation
+from tramfl.config import Acceptance, Evaluation
 from tramfl.record import Row, read_audit, read_rows
 from tramfl.runtime.operator.collecting import pull
 from tramfl.runtime.training.workshop import Job, JobResult, NewWeights, TrainOn
@@ -96,3 +96,19 @@ async def test_poisoned_weights_are_found_by_their_tests_traced_rolled_back_and_
         assert measured(rows)[-1][1] > GOOD - 0.1
         gone = [e for e in read_audit(tmp_path / "good" / "audit.jsonl") if e.digest == bad.digest and e.counts_not]
         assert {entry.author for entry in gone} == {POISONER}
+
+
+@played
+async def test_poisoned_weights_are_refused_by_receivers_that_check_what_they_are_sent(tmp_path: Path) -> None:
+    Poisoned.on = False
+    run = replace(RUN, accept=Acceptance(max_loss_ratio=2.0, arrivals=True))
+    async with Together(tmp_path / "f", lease_seconds=60.0, scenario=run, workshop=Poisoned).begun(9) as sites:
+        Poisoned.on = True
+        # Its own site accepted them: it lies to itself. Nobody else trains on them.
+        await sites.until(lambda: all(sites.events(name, "not-accepted") for name in ("a", "b")))
+        await rows_at_rest(sites, tmp_path / "out")
+        refused = [entry for entry in read_audit(tmp_path / "out" / "audit.jsonl") if entry.what == "refused"]
+        assert {entry.author for entry in refused} == {POISONER}
+        assert {name for entry in refused for name in entry.noted_by} <= {"a", "b"}
+        made = {e.digest for e in read_audit(tmp_path / "out" / "audit.jsonl") if e.author == POISONER}
+        assert {entry.digest for entry in refused} <= made
