@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from tests.conftest import Cli
+from tramfl.cli.node import _raise_file_limit
 from tramfl.runtime.transport.certificates import Authority
 
 
@@ -87,3 +89,13 @@ def test_an_operator_with_a_sites_certificate_is_told_so(cli: Cli, fed: Path) ->
 def test_an_operators_key_that_is_another_is_named(cli: Cli, fed: Path) -> None:
     (fed / "operator.key").write_bytes((fed / "sites/a/site.key").read_bytes())
     cli("start", fed / "federation.toml").refused("fed/operator.key", "key does not belong")
+
+
+def test_a_site_may_open_as_many_files_as_the_system_allows() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 300), hard))
+    try:
+        _raise_file_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

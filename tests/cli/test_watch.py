@@ -76,6 +76,7 @@ def test_another_address_comes_with_a_token(run: Path, process: Process) -> None
         (["empty"], ["empty holds no run", "config.toml"]),
         (["run", "--token-file", "short"], ["at least 8 characters", "--token-file"]),
         (["run", "--token-file", "none"], ["--token-file none", "No such file"]),
+        (["run", "--token", "0123456789"], ["No such option", "--token"]),  # every user sees a process's arguments
         (["run", "--host", "a..b"], ["--host a..b", "no such address"]),
         (["run", "--port", "70000"], ["--port", "65535"]),
         ([], ["DIR"]),

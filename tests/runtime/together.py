@@ -9,12 +9,14 @@ import asyncio
 import contextlib
 import io
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from tests.runtime.hostile import SCENARIO, BenchInThread
 from tramfl.circulation.custody import Record
+from tramfl.config import Scenario
 from tramfl.runtime.journal import Journal
 from tramfl.runtime.operator import founding
 from tramfl.runtime.operator.operating import FederationStatus, Operator, operator_from, site_credentials
@@ -32,17 +34,29 @@ class Together:
     """Sites a, b, c ... of one federation."""
 
     def __init__(
-        self, folder: Path, sites: int = 3, lease_seconds: float = 1.0, register: RegisterSettings | None = None
+        self,
+        folder: Path,
+        sites: int = 3,
+        lease_seconds: float = 1.0,
+        register: RegisterSettings | None = None,
+        scenario: Scenario = SCENARIO,
+        workshop: type[BenchInThread] = BenchInThread,
+        **settings: int,
     ) -> None:
+        """`settings` are whole numbers of federation.toml that differ from their defaults."""
+        self._workshop = workshop
         self.folder, self.names = folder, tuple(chr(ord("a") + n) for n in range(sites))
         entries = tuple(
             SiteEntry(name=n, address=f"127.0.0.1:{p}") for n, p in zip(self.names, free_ports(sites), strict=True)
         )
-        run = founding.run_for(SCENARIO, SCENARIO.partition.nodes or sites)
+        run = founding.run_for(scenario, scenario.partition.nodes or sites)
         plan = founding.NewFederation(name="test", site=entries, register=register or RegisterSettings(), run=run)
         founding.found(plan, folder)
         for file in folder.rglob("federation.toml"):
-            file.write_text(file.read_text().replace("lease_seconds = 5.0", f"lease_seconds = {lease_seconds}"))
+            text = file.read_text().replace("lease_seconds = 5.0", f"lease_seconds = {lease_seconds}")
+            for key, value in settings.items():
+                text = re.sub(rf"(?m)^#? ?{key} = \d+", f"{key} = {value}", text)
+            file.write_text(text)
         self.file = folder / founding.FEDERATION_FILE
         self.logs = {name: io.BytesIO() for name in self.names}
         self.tasks: dict[str, asyncio.Task[None]] = {}
@@ -52,7 +66,7 @@ class Together:
     @contextlib.asynccontextmanager
     async def begun(self, rounds: int = 3) -> AsyncIterator[Together]:
         """All sites and a run, which has done some rounds."""
-        setattr(process, "Workshop", BenchInThread)  # noqa: B010 - the site's own import of it
+        setattr(process, "Workshop", self._workshop)  # noqa: B010 - the site's own import of it
         try:
             self.hand = operator_from(self.file, False)
             for name in self.names:
