@@ -30,7 +30,7 @@ from tramfl.runtime.wire import Order
 
 T = TypeVar("T")
 COMMAND = (sys.executable, "-c", "from tramfl.cli import main; main()")
-PATIENCE = 300.0
+PATIENCE = 600.0
 """Seconds until a wait fails: a site that starts beside much other work may take minutes to import PyTorch."""
 LONG_LEASE = 60.0
 """Seconds for which no site that lives is taken for dead, however busy the machine."""
@@ -205,7 +205,7 @@ class LocalFederation:
         with self._hand() as (runner, hand):
             return runner.run(hand.order_site(name, Order(what)))  # type: ignore[arg-type]
 
-    def ready(self, *names: str, seconds: float = 120.0) -> None:
+    def ready(self, *names: str, seconds: float = PATIENCE) -> None:
         """Until these sites, or all, answer."""
         wanted = {self.names.index(name) for name in names or self.names}
         self.wait("sites that answer", lambda: wanted <= set(self.status().answering), seconds)
@@ -254,7 +254,7 @@ class LocalFederation:
 
         return self.seen("rest", resting)
 
-    def wait_until_stopped(self, seconds: float = 180.0) -> Record:
+    def wait_until_stopped(self, seconds: float = PATIENCE) -> Record:
         """The record, once the run is at its end; the round in hand may still be committed."""
 
         def stopped() -> Record | None:
