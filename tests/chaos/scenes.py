@@ -17,7 +17,7 @@ from tests.chaos.evidence import check_disks, check_history, check_logs, check_r
 from tests.chaos.traps import Caught, Traps
 from tests.chaos.witness import Witness
 from tests.runtime.etcd import EtcdCluster
-from tests.runtime.federations import LocalFederation
+from tests.runtime.federations import PATIENCE, LocalFederation
 from tramfl.circulation.custody import Record
 from tramfl.config import Budget, Codec, Scenario, Transit
 from tramfl.record import Row
@@ -27,8 +27,6 @@ from tramfl.simulation.scenarios import scenario_named
 T = TypeVar("T")
 Kind = Literal["sqlite", "etcd"]
 TARGET = 0.85
-PATIENCE = 240.0
-"""Seconds until a test says that something will not happen; only a machine that hangs takes so long."""
 
 ENDLESS_LEASE = 10 * PATIENCE
 """Seconds of a lease that no test can wait for: where a run goes on, nobody did."""

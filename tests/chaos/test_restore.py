@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from tests.chaos.scenes import PATIENCE, digits
-from tests.runtime.federations import LocalFederation
+from tests.chaos.scenes import digits
+from tests.runtime.federations import PATIENCE, LocalFederation
 
 
 def test_a_federation_goes_on_from_a_backup_of_register_and_weights(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from tramfl.runtime.wire import Order
 
 T = TypeVar("T")
 COMMAND = (sys.executable, "-c", "from tramfl.cli import main; main()")
-PATIENCE = 300.0
+PATIENCE = 600.0
 """Seconds until a wait fails: a site that starts beside much other work may take minutes to import PyTorch."""
 LONG_LEASE = 60.0
 """Seconds for which no site that lives is taken for dead, however busy the machine."""
