@@ -303,7 +303,11 @@ class LocalFederation:
             parts += [f"{name}: {line[:400]}" for line in lines]
         return "\n".join(parts)
 
-    def store_files(self, name: str) -> set[str]:
-        """Digests of the whole weights on a site's disk."""
-        folder = self.site_folder(name) / "state" / "runs"
-        return {path.stem.rpartition("-")[2] for path in folder.glob("*/*.safetensors")}
+    def stored(self, name: str) -> list[bytes]:
+        """The weights on a site's disk; a site at rest may still discard old ones, which are left out then."""
+        found = []
+        for path in (self.site_folder(name) / "state" / "runs").glob("*/*.safetensors"):
+            if path.name != "readout.safetensors":
+                with contextlib.suppress(FileNotFoundError):
+                    found.append(path.read_bytes())
+        return found
