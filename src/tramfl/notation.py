@@ -73,11 +73,8 @@ class Loads(Struct, frozen=True):
     @property
     def reporting(self) -> tuple[NodeId, ...]:
         """The nodes that reported something to work with, and so may be chosen."""
-        return tuple(
-            i
-            for i, (flops, bandwidth) in enumerate(zip(self.flops, self.bandwidth, strict=True))
-            if flops > 0 and bandwidth > 0  # a NaN is neither
-        )
+        loads = zip(self.flops, self.bandwidth, strict=True)
+        return tuple([i for i, (flops, bandwidth) in enumerate(loads) if flops > 0 and bandwidth > 0])  # no NaN is
 
     def has(self, node: NodeId) -> bool:
         """Whether a node is among those that reported."""

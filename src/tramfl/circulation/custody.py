@@ -6,6 +6,7 @@ Of two nodes that want to change it, one succeeds; the other one's swap is refus
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Literal
 
 from msgspec import Struct
@@ -73,7 +74,7 @@ class Record(Struct, frozen=True):
     @property
     def present(self) -> tuple[NodeId, ...]:
         """The numbers of the nodes that are members now."""
-        return tuple(number for number, entry in enumerate(self.members) if entry.address is not None)
+        return tuple([number for number, entry in enumerate(self.members) if entry.address is not None])
 
     @property
     def versions(self) -> tuple[Safe, ...]:
@@ -105,7 +106,8 @@ class Record(Struct, frozen=True):
     @property
     def _kept_safe(self) -> bool:
         """Whether the safe weights lie at two members, or at the only one: a removed node's copy does not count."""
-        return sum(map(self.is_member, self.safe.copies)) >= min(2, len(self.present))
+        present = (entry for entry in self.members if entry.address is not None)
+        return sum(map(self.is_member, self.safe.copies)) >= len(list(islice(present, 2)))
 
     @property
     def newest_is_safe(self) -> bool:

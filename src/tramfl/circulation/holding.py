@@ -74,7 +74,7 @@ def gather(state: State, attempt: Attempt) -> Step:
     asked = frozenset(current(state).present) - attempt.excluded
     phase = Gathering(ticket, attempt, {}, asked - state.absent)
     # Nobody waits for an absent node: only if it is asked first can it count in the round in which it is back.
-    order = tuple(sorted(asked, key=lambda node: (node not in state.absent, node)))
+    order = (*sorted(asked & state.absent), *sorted(asked - state.absent))
     ask = AskLoads(ticket, current(state).round + 1, order)
     return replace(state, phase=phase), (ask, Wake(ticket, state.limits.load_reply))
 

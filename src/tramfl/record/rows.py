@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from heapq import nsmallest
+from heapq import nlargest, nsmallest
 from pathlib import Path
 from typing import Literal
 
@@ -263,7 +263,9 @@ def shortened(row: Row) -> Row:
     candidates = row.decision.candidates
     decision = row.decision
     if len(candidates) > KEPT_CANDIDATES:
-        best = nsmallest(KEPT_CANDIDATES, candidates, key=lambda c: (c.node != row.node, -c.score, c.node))
+        least = nlargest(KEPT_CANDIDATES, [c.score for c in candidates])[-1]
+        good = [c for c in candidates if c.score >= least or c.node == row.node]
+        best = nsmallest(KEPT_CANDIDATES, good, key=lambda c: (c.node != row.node, -c.score, c.node))
         kept = tuple(sorted(best, key=lambda c: c.node))
         decision = replace(decision, candidates=kept, weighed=len(candidates))
     row = replace(row, sent=UNSET)

@@ -7,6 +7,8 @@ works its way back.
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,7 +37,7 @@ class LoadAware(BasePolicy):
         within = [c for c in candidates if c.feasible]
         if within:
             able = [c for c in within if c.samples >= 1]
-            highest = max((c.score for c in able), default=0.0)
+            highest = max([c.score for c in able], default=0.0)
             tied = [c for c in able if c.score == highest]
             best = max(tied, key=lambda c: (c.node == holder, -c.node), default=None)
             if best and worth_training(best.samples, best.score, best.score_of_waiting):
@@ -67,7 +69,7 @@ def closest_to_balance(now: Round, candidates: tuple[Candidate, ...], samples: N
 
 
 def _why(best: Candidate, able: list[Candidate], holder: NodeId) -> str:
-    second = max((c for c in able if c is not best), key=lambda c: c.score, default=None)
+    second = max([c for c in able if c is not best], key=attrgetter("score"), default=None)
     rival = f"{second.score:,.6g} at node {second.node} and " if second else ""
     return (
         f"{who(best.node, holder)} trains {counted(best.samples)}: {best.score:,.6g} samples/s over the whole run,"
