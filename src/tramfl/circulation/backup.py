@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tramfl.circulation.backing_off import failed
 from tramfl.circulation.changes import MarkSafe
 from tramfl.circulation.commands import AskLoads, CancelSend, SendModel, Swap, Wake
 from tramfl.circulation.events import Acknowledged, LoadMissing, LoadReported, RegisterSilent, SendFailed, Woke
@@ -81,7 +80,7 @@ def _ship(state: State, links: dict[NodeId, float]) -> Step:
     links = {node: bandwidth for node, bandwidth in links.items() if record.is_member(node)}
     if state.backup is not None or record.newest_is_safe or not links:
         return state, ()
-    # A node that did not take the last copy is asked again only after every other node.
+    # A node that did not take its last copy is asked again only after every other node: it may never take one.
     to = max(links, key=lambda n: (n not in state.unfit, links[n], -n))
     state, ticket = issue(state)
     change = MarkSafe(
@@ -94,8 +93,7 @@ def _ship(state: State, links: dict[NodeId, float]) -> Step:
     )
     offer = Offer(record.epoch, record.round, record.weights.digest, ticket, None)
     deadline = state.limits.overdue_after(state.model_bits / links[to], state.setbacks)
-    state = replace(state, backup=Backup(ticket, change, deadline_seconds=deadline))
-    return state, (SendModel(ticket, to, offer), Wake(ticket, deadline))
+    return replace(state, backup=Backup(ticket, change)), (SendModel(ticket, to, offer), Wake(ticket, deadline))
 
 
 def _links(state: State, assignment: Assignment) -> dict[NodeId, float]:
@@ -126,17 +124,11 @@ def mark_safe(state: State) -> Step:
 
 
 def backup_failed(state: State, event: SendFailed | Woke) -> Step:
-    """Forget the copy; a later commit tries again, or the holder at rest. Who did not take it is left out a while."""
+    """Forget the copy; a later commit tries again, or the holder at rest."""
     backup = state.backup
     assert backup is not None
-    overdue = isinstance(event, Woke)
-    cancel = (CancelSend(event.ticket, overdue=True),) if overdue else ()
-    others = set(backup.change.copies) - {state.me}
-    for node in others:
-        # A holder with too much work of its own waits for the copy: a node that stalls costs all of the deadline.
-        lost = backup.deadline_seconds if overdue else 0.0
-        state = failed(state, node, current(state).round, event.at, lost)
-    unfit = state.unfit | others
+    cancel = (CancelSend(event.ticket, overdue=True),) if isinstance(event, Woke) else ()
+    unfit = state.unfit | (set(backup.change.copies) - {state.me})
     return replace(state, backup=None, unfit=unfit, setbacks=state.setbacks + 1), cancel
 
 

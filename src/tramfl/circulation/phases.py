@@ -273,8 +273,6 @@ class Backup(Struct, frozen=True):
     change: MarkSafe
     in_doubt_at: int | None = None
     """The revision it was to replace, where the register did not say whether it did."""
-    deadline_seconds: float = 0.0
-    """How long the transfer may take."""
 
 
 class Ordering(Struct, frozen=True):
@@ -317,7 +315,7 @@ class State(Struct, frozen=True):
     """The last model received with an assignment: what to train once the record names this node."""
     backup: Backup | None = None
     unfit: frozenset[NodeId] = frozenset()
-    """Nodes that did not take a background copy since one was last marked safe."""
+    """Nodes that did not take the last background copy that they were sent."""
     absent: frozenset[NodeId] = frozenset()
     """Nodes that did not report when last asked."""
     backoff: dict[NodeId, Backoff] = {}

@@ -98,8 +98,10 @@ def ask_now(state: State, event: Woke) -> Step:
 
 
 def backup_marked(state: State, event: Swapped) -> Step:
-    """The record names the background copy."""
-    return learn(replace(state, backup=None, unfit=frozenset()), event.versioned, event.at)
+    """The record names the background copy; who took it is fit to take the next."""
+    assert state.backup is not None
+    fit = state.unfit.difference(state.backup.change.copies)
+    return learn(replace(state, backup=None, unfit=fit), event.versioned, event.at)
 
 
 def backup_refused(state: State, event: SwapRefused) -> Step:

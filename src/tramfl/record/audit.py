@@ -131,11 +131,11 @@ def gathered(
             found[key] = replace(entry, noted_by=(site,)) if before is None else _joined(before, entry, site)
             if entry.author is not None:
                 claims.setdefault(key, Counter())[entry.author] += 1
-    trained = {entry.digest: _most_named(claims[key]) for key, entry in found.items() if entry.what == "trained"}
+    trained = {e.digest: _most_named(claims[about]) for about, e in found.items() if e.what == "trained"}
     named = []
-    for key, entry in found.items():
+    for about, entry in found.items():
         author = (signed or {}).get((entry.epoch, entry.round)) if entry.what == "committed" else None
-        named.append(replace(entry, author=author or _most_named(claims.get(key)) or trained.get(entry.digest)))
+        named.append(replace(entry, author=author or _most_named(claims.get(about)) or trained.get(entry.digest)))
     return sorted(named, key=lambda e: (e.at, e.epoch, e.round, e.what))
 
 

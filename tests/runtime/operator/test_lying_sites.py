@@ -277,7 +277,7 @@ async def test_a_mean_is_fetched_from_the_site_that_trained_its_round_and_from_n
         with pytest.raises(BadInput, match="no site that answers has the mean that the run tests"):
             await pull(hand, tmp_path / "again", overwrite=False)
         # As large as a model can be, and no larger.
-        trio.sites[1].readout = replace(trio.liar.readout, digest="a" * 64)
+        trio.sites[1].readout = ReadOutFile(2, trio.record.weights.digest, "a" * 64)
         with (tmp_path / "mean-1").open("wb") as huge:
             huge.truncate(1 << 40)
         with pytest.raises(BadInput, match="more than this run's model can have"):
