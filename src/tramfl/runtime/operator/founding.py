@@ -246,7 +246,7 @@ def site_toml(name: str) -> str:
 
 _FEDERATION = """\
 # A federation: this file is the same at every site. Change it between runs, copy it to all sites, then restart them.
-# [[site]] lists the members of the first run; from then on tramfl members changes who is one.
+# The sites listed here are the members of the first run; from then on tramfl members changes who is one.
 # Paths are relative to the file's own folder."""
 
 _NEITHER_COST_NOR_LOADS = (
