@@ -145,6 +145,14 @@ def test_a_layout_that_is_absent_or_does_not_fit_is_left_out(make_run: MakeRun, 
     assert run.labels == tuple("0123456789")
 
 
+def test_policies_with_different_seeds_are_not_compared_without_a_word(make_run: MakeRun) -> None:
+    ours = [load_run(make_run(f"ours-{seed}", rounds=6, seed=seed)) for seed in (0, 1)]
+    theirs = load_run(make_run("theirs", rounds=6, policy="random", seed=1))
+    (note,) = doubts([*ours, theirs])
+    assert "were run with different seeds" in note
+    assert doubts([ours[1], theirs]) == []
+
+
 def test_doubts_name_what_makes_runs_hard_to_compare(make_run: MakeRun) -> None:
     runs = [
         load_run(make_run("a", rounds=3)),

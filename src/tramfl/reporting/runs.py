@@ -199,6 +199,12 @@ def doubts(runs: Sequence[Run]) -> list[str]:
                 f"{first.folder} and {run.folder} have the same scenario, policy and seed; both are counted."
             )
     for scenario, group in by_scenario(runs).items():
+        seeds = {frozenset(run.seed for run in group if run.policy == policy) for policy in {r.policy for r in group}}
+        if len(seeds) > 1:
+            notes.append(
+                f"Policies of {scenario} were run with different seeds: means are of all seeds of a policy, and only"
+                " differences are of equal ones."
+            )
         if differing := [key for key, values in settings_of(group).items() if len(values) > 1]:
             notes.append(f"Runs of {scenario} differ in more than policy and seed: {', '.join(differing)}.")
     return notes

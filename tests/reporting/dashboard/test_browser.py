@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 from playwright import sync_api
 
+import tramfl
 from benchmarks.pages import FLAGS
 from tests.conftest import PATIENCE, Process, ended, wait_for_rows
 from tests.reporting.dashboard.conftest import LOST, Watch, append, rows_of, watching, with_takeover, write_rows
@@ -522,3 +523,39 @@ def test_what_a_federation_says_of_itself_is_shown(make_run: MakeRun, watch: Wat
     )
     window.until("document.querySelectorAll('#log li').length === 1")
     assert "Lima trains, Oslo comes close; so does node 7." in window.text("#log li")
+
+
+def test_at_a_hundred_sites_the_tram_stays_inside_the_map(watch: Watch, tab: Window, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    settings = {"partition": {"layout": "dirichlet", "nodes": 100, "min_partition_size": 1}}
+    tramfl.simulate("digits-3", rounds=1, train=False, settings=settings, out=folder)
+    (row,) = rows_of(folder)
+    write_rows(folder, [replace(row, holder=0, node=0, samples=(1, *(0,) * 9))])
+    window = tab(1440, 900).open(watch(folder).url)
+    assert window.page.locator("#map .tile").count() == 100
+    top = "selector => document.querySelector(selector).getBoundingClientRect().top"
+    assert window.page.evaluate(top, "#map .tram") >= window.page.evaluate(top, "#map svg")
+    assert "trained 1 sample in round 1." in window.text("body")
+
+
+def test_a_round_with_a_long_reason_is_three_lines_high_on_a_phone(
+    make_run: MakeRun, tab: Window, tmp_path: Path
+) -> None:
+    reason = (
+        "Node {node} keeps the model and trains 30 samples: 48.3737 samples/s over the whole run, against 34.6358"
+    )
+    run = make_run(rounds=3, reason=f"{reason} at node 1 and 13.3958 if nobody trained.")
+    window = tab(390, 844).open(write_page([load_run(run)], tmp_path / "page.html").as_uri())
+    window.until("document.querySelectorAll('#rounds tbody tr').length === 3")
+    assert window.get("document.querySelector('#rounds tbody tr').offsetHeight") < 90
+
+
+def test_the_table_of_sites_fits_a_phone_whatever_it_says(make_run: MakeRun, watch: Watch, tab: Window) -> None:
+    folder = make_run(rounds=1, nodes=3)
+    (row,) = rows_of(folder)
+    counts = (1234, *(0,) * 9)
+    write_rows(folder, [replace(row, holder=0, node=2, samples=counts, used=counts)])
+    window = tab(390, 844, has_touch=True).open(watch(folder).url)
+    assert "sent the model" in window.text("#sites")
+    assert "1,234 (100 %)" in window.text("#sites")
+    assert not window.get("(e => e.scrollWidth > e.clientWidth)(document.querySelector('.sites .scroll'))")

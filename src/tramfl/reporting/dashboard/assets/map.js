@@ -21,12 +21,15 @@ function barsPath(counts, wide, high) {
 
 const MANY = 20; // sites: above this they stand in rows as tiles, for on a ring they would hide each other
 
+const HEADROOM = 16; // above the tiles: the tram on a tile of the first row reaches that far
+
 // Tiles in rows that fill `wide` by `high`: where each has its middle, and how wide it is.
-function tilesOf(count, wide, high) {
+function tilesOf(count, wide, whole) {
+  const high = whole - HEADROOM;
   let size = 0;
   for (let columns = 1; columns <= count; columns++) size = Math.max(size, Math.min(wide / columns, high / Math.ceil(count / columns)));
   const columns = Math.max(1, Math.floor(wide / size + 1e-9)), rows = Math.ceil(count / columns);
-  const [left, top] = [(wide - columns * size) / 2, (high - rows * size) / 2];
+  const [left, top] = [(wide - columns * size) / 2, HEADROOM + (high - rows * size) / 2];
   const places = Array.from({ length: count }, (_, i) => ({ x: left + (i % columns + 0.5) * size, y: top + (Math.floor(i / columns) + 0.5) * size }));
   return { places, size };
 }

@@ -157,6 +157,7 @@ class Run {
 // ---- figures as people read them ---------------------------------------------------------------------------
 const formats = [0, 1, 2].map((places) => new Intl.NumberFormat("en", { minimumFractionDigits: places, maximumFractionDigits: places }));
 const grouped = (value, places = 0) => formats[places].format(value);
+const samples = (count) => `${grouped(count)} ${count === 1 ? "sample" : "samples"}`;
 const digits = (value) => (value < 10 ? grouped(value, 2) : value < 1000 ? grouped(value, 1) : grouped(value));
 const percent = (share) => `${Number((100 * share).toFixed(1))} %`;
 function seconds(value) {

@@ -33,7 +33,7 @@ function sceneFromRows(run, done, share, resting) {
   if (resting) {
     const at = row.node ?? row.holder;
     const done = row.node === null ? `${capital(names(at))} waited in round ${grouped(row.round)}.`
-      : `${capital(names(at))} trained ${grouped(row.count)} samples in round ${grouped(row.round)}.`;
+      : `${capital(names(at))} trained ${samples(row.count)} in round ${grouped(row.round)}.`;
     // The links that are known are those of the holder that decided the round; the model may be elsewhere by now.
     // The next round knows the new holder's links: they are shown where it is in the record already.
     const next = run.rows[row.index + 1], known = next && next.holder === at && next.undoneBy === Infinity ? next : row;
@@ -61,7 +61,7 @@ function sceneFromRows(run, done, share, resting) {
     scene.more = `${size}${link ? `at ${linkText(link)}, ` : ""}${seconds(row.transfer)}`;
   } else if (kind === "training") {
     doing[there] = "training";
-    scene.what = `${capital(names(there))} trains ${grouped(row.count)} samples.`;
+    scene.what = `${capital(names(there))} trains ${samples(row.count)}.`;
     scene.more = `${row.flops[there] ? `at ${flopsText(row.flops[there])}, ` : ""}${seconds(row.compute)}`;
   } else if (kind === "waiting") {
     doing[row.holder] = "waiting";
@@ -86,7 +86,7 @@ function sceneOfSeveral(run, row, share, resting) {
   if (phase === "training") for (const [node] of trained) doing[node] = "training";
   if (phase === "sending") for (const [from] of sent) if (from < run.sites) doing[from] = "exchanging";
   const nodes = trained.length === 1 ? "One node trains" : `${trained.length} nodes train`;
-  const what = { done: `${trained.length} ${trained.length === 1 ? "node" : "nodes"} trained ${grouped(row.count)} samples in round ${grouped(row.round)}.`,
+  const what = { done: `${trained.length} ${trained.length === 1 ? "node" : "nodes"} trained ${samples(row.count)} in round ${grouped(row.round)}.`,
     training: `${nodes}, each its own model.`, sending: `${grouped(sent.length)} transfers cross the links.`, waiting: "No node that is needed reports." }[phase];
   const found = [worst === null ? null : `worst node ${run.valueText(worst)}`, consensus === null ? null : `consensus ${run.valueText(consensus)}`].filter(Boolean);
   const moving = phase === "sending" ? sent.slice(0, MOST_TRAMS).map(([from, to]) => ({ from, to })) : [];
