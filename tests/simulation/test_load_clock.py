@@ -191,6 +191,19 @@ def test_a_hop_that_goes_much_worse_than_predicted_is_decided_again() -> None:
         assert row.total_seconds - begin.get(row.round, 0.0) == pytest.approx(spent)
 
 
+def test_a_round_decided_again_may_leave_the_balance_and_the_next_brings_it_back() -> None:
+    run = experiment("load-aware", 15, kind="ar1", clock="slot", slot_seconds=0.5, prediction="blend")
+    *before, again, after = run.rounds()
+    limit = run.scenario.variance_limit * (1 + 1e-9)
+    assert all(row.label_variance <= limit and not row.decision.unreachable_labels for row in (*before, after))
+    assert again.lost_seconds > 0
+    assert again.label_variance > limit
+    # Only the node that was given up holds these.
+    assert again.decision.unreachable_labels == (3, 4, 5)
+    assert "labels 3, 4, 5 are left out of the balance" in again.decision.reason
+    assert run.summary().largest_label_variance == again.label_variance
+
+
 def test_a_trace_is_played_from_its_file_and_begins_again(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("seconds,node,share\n0,0,1\n2,0,0.5\n4,0,0.5\nseconds,link,share\n0,0-2,0.25\n3,2-0,0.75\n")
