@@ -72,8 +72,8 @@ def test_many_transfers_together_take_to_the_last_digit_what_each_takes(clock: s
     one, other = np.array([(i, j) for i in range(6 + server) for j in range(6 + server) if i != j]).T
     at, bits = rng.uniform(0.0, 9.0, one.size), rng.choice([1.0, 100.0, 700.0], one.size)
     each = [
-        found.sending_seconds(*link, 2, begin, size)
-        for *link, begin, size in zip(one.tolist(), other.tolist(), at.tolist(), bits.tolist(), strict=True)
+        found.sending_seconds(i, j, 2, begin, size)
+        for i, j, begin, size in zip(one.tolist(), other.tolist(), at.tolist(), bits.tolist(), strict=True)
     ]
     assert found.sending_along(one, other, 2, at, bits).tolist() == each
 

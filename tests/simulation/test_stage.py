@@ -98,7 +98,11 @@ def test_every_value_of_a_cross_is_dropped_once_no_variable_has_it(share: float)
 
 
 def test_a_schedule_that_nobody_computes_has_the_same_moments_and_transfers_and_notes_no_work() -> None:
-    steps = [*(TrainStep(node, 10) for node in range(NODES)), Mix(metropolis(MESH), "w", "w"), Cross(MESH, 0.5)]
+    steps: list[Step] = [
+        *(TrainStep(node, 10) for node in range(NODES)),
+        Mix(metropolis(MESH), "w", "w"),
+        Cross(MESH, 0.5),
+    ]
     told = []
     for notes_work in (True, False):
         found = stage()

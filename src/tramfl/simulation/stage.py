@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, chain
 from operator import add, itemgetter, sub
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -71,11 +71,7 @@ class _Arrivals(dict[Place, Moment]):
     def __init__(self, others: tuple[Place, ...], start: Moment, seconds: Reals) -> None:
         self._others, self._start, self._seconds = others, start, seconds
 
-    @overload
-    def get(self, place: Place, default: None = None, /) -> Moment | None: ...
-    @overload
-    def get(self, place: Place, default: Moment, /) -> Moment: ...
-    def get(self, place: Place, default: Moment | None = None, /) -> Moment | None:
+    def get(self, place: Place, default: Any = None, /) -> Any:
         """As of any dict."""
         if place not in self and place in self._others:
             self[place] = _end(self._start, self._seconds.item(self._others.index(place)))
@@ -344,7 +340,7 @@ class Stage:
         end = self._compute(node, self._shared * step.passes, (step.into, step.towards), round_, begin)
         child = self._new()
         if self.notes_work:
-            names = map(self._name, (child, parent, towards))
+            names = self._name(child), self._name(parent), self._name(towards)
             self.work.append(Distilling(*names, step.passes, node, round_))
         self._set(node, step.into, child, end)
         return end
@@ -415,7 +411,7 @@ def _latest(own: Sequence[Moment], receiver: Places, ends: Reals) -> list[Moment
         mine &= part == last
         theirs &= sent == last[receiver]
         found.append(last.tolist())
-    return list(zip(*found, strict=True))  # type: ignore[arg-type]
+    return list(zip(*found, strict=True))
 
 
 _TAKE: Mapping[type[Step], Callable[[Stage, Any, int, Moment], Moment]] = {
