@@ -106,7 +106,8 @@ async def test_poisoned_weights_are_refused_by_receivers_that_check_what_they_ar
         Poisoned.on = True
         # Its own site accepted them: it lies to itself. Nobody else trains on them.
         await sites.until(lambda: all(sites.events(name, "not-accepted") for name in ("a", "b")))
-        await rows_at_rest(sites, tmp_path / "out")
+        # Its run does not come to rest: nobody takes a copy of what it holds.
+        await pull(sites.hand, tmp_path / "out", overwrite=False)
         refused = [entry for entry in read_audit(tmp_path / "out" / "audit.jsonl") if entry.what == "refused"]
         assert {entry.author for entry in refused} == {POISONER}
         assert {name for entry in refused for name in entry.noted_by} <= {"a", "b"}
