@@ -143,7 +143,7 @@ def test_a_policy_or_loads_that_raise_are_one_sentence() -> None:
     ):
         tramfl.simulate("digits-3", rounds=1, train=False, policy=type("Mine", (), {"decide": fails})())
     with pytest.raises(BadInput, match=r"loads: at\(1\) raised KeyError: 'gauge'"):
-        tramfl.simulate("digits-3", rounds=1, train=False, loads=Loads())  # type: ignore[arg-type]
+        tramfl.simulate("digits-3", rounds=1, train=False, loads=Loads())
 
 
 def test_data_frames_are_arrays() -> None:
