@@ -29,3 +29,10 @@ def test_one_seed_has_a_ratio_and_no_interval() -> None:
     assert ratios["s,x", "b"][0] == pytest.approx(0.5)
     assert math.isnan(ratios["s,x", "b"][1])
     assert as_svg(ratios, ["a", "b"]).count("<circle") == 2
+
+
+def test_the_figure_names_the_ratios_within_its_range_and_what_they_are() -> None:
+    figure = as_svg({("s,x", "a"): (1.0, 1.0, 1.0), ("s,x", "b"): (1.1, 0.7, 1.9)}, ["a", "b"])
+    ticks = [tick for tick in ("0.25", "0.5", "0.8", "1", "1.5", "2") if f">{tick}</text>" in figure]
+    assert ticks == ["0.5", "0.8", "1", "1.5"]
+    assert ">seconds a sample over those of a</text>" in figure

@@ -79,6 +79,8 @@ def _cell(interval: Interval | None, least: float) -> str:
     return f"{mean:.2f}{ends}{' *' if mean == least else ''}"
 
 
+TICKS = (0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 3, 4, 6, 8)
+"""Ratios that the figure names, as far as they lie within it."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
@@ -88,7 +90,7 @@ def as_svg(ratios: Ratios, policies: Sequence[str]) -> str:
     ends = [v for interval in ratios.values() for v in interval if math.isfinite(v)]
     low, high = math.log(min([0.5, *ends])), math.log(min(8.0, max([1.5, *ends])))
     left, width, line = 300, 520, 16 * len(policies) + 14
-    height = 60 + line * len(scenarios)
+    height = 78 + line * len(scenarios)
 
     def x(value: float) -> float:
         return left + width * (min(max(math.log(value), low), high) - low) / (high - low)
@@ -96,7 +98,7 @@ def as_svg(ratios: Ratios, policies: Sequence[str]) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 40}" height="{height}"'
         ' font-family="sans-serif" font-size="12">',
-        f'<line x1="{x(1):.1f}" x2="{x(1):.1f}" y1="30" y2="{height - 20}" stroke="#888" stroke-dasharray="4"/>',
+        f'<line x1="{x(1):.1f}" x2="{x(1):.1f}" y1="30" y2="{height - 38}" stroke="#888" stroke-dasharray="4"/>',
     ]
     for number, policy in enumerate(policies):
         colour = COLOURS[number % len(COLOURS)]
@@ -116,5 +118,13 @@ def as_svg(ratios: Ratios, policies: Sequence[str]) -> str:
                     f'<circle cx="{x(mean):.1f}" cy="{y}" r="4" fill="{colour}"><title>{escape(policy)}:'
                     f" {mean:.3f}</title></circle>"
                 )
-    parts.append(f'<text x="{x(1) - 4:.1f}" y="{height - 6}">1</text></svg>')
+    parts += [
+        f'<text x="{x(tick):.1f}" y="{height - 24}" text-anchor="middle">{tick:g}</text>'
+        for tick in TICKS
+        if low <= math.log(tick) <= high
+    ]
+    parts.append(
+        f'<text x="{left + width / 2}" y="{height - 6}" text-anchor="middle">seconds a sample over those of'
+        f" {escape(policies[0])}</text></svg>"
+    )
     return "\n".join(parts)
