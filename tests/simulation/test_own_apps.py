@@ -221,4 +221,4 @@ def test_the_command_line_takes_an_app_targets_of_its_metric_and_tracks_them(
     assert two.code == 0, two.err
     assert load_run(tmp_path / "runs/compare/gauges.app/random-0").summary.cost.model_bits == 32 * 5
     cli("run", "--target", "ninety").refused("--target ninety: give numbers with commas between")
-    cli("run", "--target", "1.5").refused("key `budget.targets[0]`: expected a number <= 1.0")
+    cli("run", "--target", "1.5").refused("--target 1.5: give accuracies between 0 and 1")

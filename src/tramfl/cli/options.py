@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from tramfl.config import Scenario, as_table, override, settings_from, with_value
+from tramfl.config import ACCURACY, Scenario, as_table, override, settings_from, with_value
 from tramfl.learning.app import app_of
 from tramfl.methods import Method, method_named, policy_method
 from tramfl.notation import BadInput
@@ -50,9 +51,12 @@ def targets_from(text: str | None) -> tuple[float, ...] | None:
     if text is None:
         return None
     try:
-        return tuple(float(part) for part in text.split(",") if part.strip())
+        targets = tuple(float(part) for part in text.split(",") if part.strip())
     except ValueError:
-        raise BadInput(f"--target {text}: give numbers with commas between, for example --target 0.7,0.9.") from None
+        targets = (math.nan,)
+    if not all(map(math.isfinite, targets)):
+        raise BadInput(f"--target {text}: give numbers with commas between, for example --target 0.7,0.9.")
+    return targets
 
 
 def changed(scenario: Scenario, source: str, sets: list[str] | None, **keys: Any) -> Scenario:
@@ -63,6 +67,12 @@ def changed(scenario: Scenario, source: str, sets: list[str] | None, **keys: Any
     for key, value in keys.items():
         if value is not None:
             table = with_value(table, key.split("__"), value, source)
+    targets = keys.get("budget__targets") or ()
+    budget = table["budget"]
+    of_accuracy = isinstance(budget, dict) and budget.get("metric", ACCURACY) == ACCURACY
+    if of_accuracy and not all(0 <= target <= 1 for target in targets):
+        given = ",".join(f"{target:g}" for target in targets)
+        raise BadInput(f"--target {given}: give accuracies between 0 and 1, for example --target 0.7,0.9.")
     found = settings_from(table, Scenario, source)
     policy_named(found.policy)
     return found
