@@ -50,8 +50,9 @@ def test_a_table_of_settings_changes_its_keys_alone_and_arguments_stay() -> None
         tramfl.simulate("digits-3", rounds=0, train=False, settings={"budget": {"seconds": 9.0}})
     with pytest.raises(BadInput, match=r"give keys and their values, not a list"):
         tramfl.simulate("digits-3", settings=["rounds"])  # type: ignore[arg-type]
-    shares = tramfl.simulate("digits-3", rounds=1, train=False, settings={"balance": {"0": 1.0, "1": 2.0}})
-    assert shares.scenario.balance == {"0": 1.0, "1": 2.0}, "a table of the user's own words is taken as a whole"
+    mix = {str(label): 1.0 + label for label in range(10)}
+    shares = tramfl.simulate("digits-3", rounds=1, train=False, settings={"balance": mix})
+    assert shares.scenario.balance == mix, "a table of the user's own words is taken as a whole"
 
 
 def test_a_named_scenario_charges_the_users_model_and_not_the_papers() -> None:
