@@ -32,7 +32,7 @@ from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from tramfl.config import ExchangeSettings
-from tramfl.exchange import Cross, Mix, RoundView, Send, Step, Swap, TrainStep
+from tramfl.exchange import Cross, Mix, RoundView, Send, Step, Trade, TrainStep
 from tramfl.exchange.plans import AsynchronousRule, BarrierRule
 from tramfl.exchange.rules import is_asynchronous
 from tramfl.notation import Decision, Ledger, Loads, ModelCost, NodeId
@@ -279,7 +279,7 @@ class RuleContract:
                     targets = set(step.target if isinstance(step.target, tuple) else (step.target,))
                     assert step.source not in targets, f"place {step.source} sends to itself"
                     used = {step.source, *targets}
-                if isinstance(step, Swap):
+                if isinstance(step, Trade):
                     assert step.one != step.other, f"place {step.one} sends to itself"
                     used = {step.one, step.other}
                 if isinstance(step, Mix):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from tramfl.exchange import Combine, Cross, Mix, Send, Step, Swap, TrainStep
+from tramfl.exchange import Combine, Cross, Mix, Send, Step, Trade, TrainStep
 from tramfl.exchange.topology import metropolis, neighbours
 from tramfl.notation import BadInput, ModelCost
 from tramfl.simulation.load_clock import RoundClock
@@ -79,10 +79,10 @@ def test_a_cross_is_what_its_steps_are(graph: dict[int, tuple[int, ...]], share:
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_swap_is_what_its_steps_are(times: int) -> None:
-    swap = Swap(1, 3, "w", ("mine", "theirs"))
+def test_a_trade_is_what_its_steps_are(times: int) -> None:
+    trade = Trade(1, 3, "w", ("mine", "theirs"))
     mean = Combine(3, "w", (("mine", 0.5), ("theirs", 0.5)))
-    assert played([swap, mean] * times, 4) == played([*swap.steps(), mean] * times, 4)
+    assert played([trade, mean] * times, 4) == played([*trade.steps(), mean] * times, 4)
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5])

@@ -25,7 +25,7 @@ from tramfl.exchange.plans import (
     RoundView,
     Send,
     Step,
-    Swap,
+    Trade,
     TrainStep,
     Variable,
 )
@@ -46,7 +46,7 @@ __all__ = [
     "RoundView",
     "Send",
     "Step",
-    "Swap",
+    "Trade",
     "TrainStep",
     "Variable",
     "rule_named",

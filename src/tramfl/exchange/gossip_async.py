@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tramfl.config import ExchangeSettings
-from tramfl.exchange.plans import MEAN, Combine, Cycle, Reading, RoundView, Step, Swap, TrainStep, Variable
+from tramfl.exchange.plans import MEAN, Combine, Cycle, Reading, RoundView, Step, Trade, TrainStep, Variable
 from tramfl.exchange.topology import neighbours
 from tramfl.notation import NodeId
 
@@ -52,7 +52,7 @@ class AsynchronousGossip:
         else:
             other = others[int(rng.integers(len(others)))]
             theirs = f"theirs/{node}"
-            begin.append(Swap(node, other, "w", (mine, theirs)))
+            begin.append(Trade(node, other, "w", (mine, theirs)))
             arrived = (
                 Combine(node, "w", (("w", 1.0), (theirs, 0.5), (mine, -0.5))),
                 Combine(other, "w", (("w", 1.0), (mine, 0.5), (theirs, -0.5))),

@@ -60,7 +60,7 @@ class Send(Struct, frozen=True):
     into: str
 
 
-class Swap(Struct, frozen=True):
+class Trade(Struct, frozen=True):
     """Two places note a variable as it is now, and send each other what they noted: both then have both of them."""
 
     one: Place
@@ -136,7 +136,7 @@ class Distil(Struct, frozen=True):
     into: str = "w"
 
 
-Step = TrainStep | Combine | Send | Swap | Mix | Cross | Predict | Distil
+Step = TrainStep | Combine | Send | Trade | Mix | Cross | Predict | Distil
 
 
 class RoundPlan(Struct, frozen=True):

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from tramfl.exchange import Combine, Cross, Distil, Mix, Place, Predict, Send, Step, Swap, TrainStep, Variable
+from tramfl.exchange import Combine, Cross, Distil, Mix, Place, Predict, Send, Step, Trade, TrainStep, Variable
 from tramfl.exchange.work import Combining, Distilling, LocalTraining, Predicting, Work
 from tramfl.notation import BadInput, Counts, Digest, ModelCost, NodeId, Reals
 from tramfl.record import NodeTrained
@@ -186,7 +186,7 @@ class Stage:
             self._set(target, step.into, value, end)
         return max(ends, default=ready)
 
-    def _swap(self, step: Swap, round_: int, begin: Moment) -> Moment:
+    def _trade(self, step: Trade, round_: int, begin: Moment) -> Moment:
         one, other, (mine, theirs), last = step.one, step.other, step.into, begin
         noted = [(one, other, mine), (other, one, theirs)]
         values = [self._value((place, step.name)) for place, _, _ in noted]
@@ -416,7 +416,7 @@ def _latest(own: Sequence[Moment], receiver: Places, ends: Reals) -> list[Moment
 
 _TAKE: Mapping[type[Step], Callable[[Stage, Any, int, Moment], Moment]] = {
     Send: Stage._send,
-    Swap: Stage._swap,
+    Trade: Stage._trade,
     Combine: Stage._combine,
     Mix: Stage._mix,
     Cross: Stage._cross,

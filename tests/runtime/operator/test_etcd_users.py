@@ -192,7 +192,7 @@ async def test_a_site_signs_in_with_a_new_password_while_it_runs(fed: Path, clus
     with pytest.raises(Silent, match=r"etcd\.password cannot be read"):
         await site.look()
     file.write_text(new)
-    assert (await site.look()).alive == {"0"}
+    assert "0" in (await site.look()).alive  # another test's site may still have its lease in this cluster
     await site.close()
 
 

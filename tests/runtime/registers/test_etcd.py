@@ -409,10 +409,10 @@ class TestEtcdSecurity:
     async def test_what_was_let_in_once_is_silent_when_it_is_refused_later(self, secure: EtcdCluster) -> None:
         register = self.register(secure)
         await register.join()
-        register._gateway._password, register._gateway._token = "changed meanwhile", None
+        register._gateway._password, register._gateway._token = lambda: "changed meanwhile", None
         with pytest.raises(Silent, match="invalid user ID or password"):
             await register.look()
-        register._gateway._password = "word"
+        register._gateway._password = lambda: "word"
         await register.look()
         await register.close()
 

@@ -93,9 +93,11 @@ def test_an_error_of_the_sites_code_fails_the_training_alone(
     runner, workshop = bench
     pid = workshop.pid
     (place / "raise").touch()
-    with pytest.raises(WorkFailed, match="RuntimeError: no luck today"):
-        runner.run(workshop.train(place / "w0", (4, 4), 1, place / "w1"))
-    (place / "raise").unlink()
+    try:
+        with pytest.raises(BadInput, match=r"RuntimeError: no luck today \(shop.py, line \d+\)\.$"):
+            runner.run(workshop.train(place / "w0", (4, 4), 1, place / "w1"))
+    finally:
+        (place / "raise").unlink()
     runner.run(workshop.train(place / "w0", (4, 4), 1, place / "w1"))
     assert workshop.pid == pid
 

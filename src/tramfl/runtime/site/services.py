@@ -205,7 +205,7 @@ class Services:
             return None
         try:
             return self.judgement.of_arrival(await self._workshop.loss(weights), round_)
-        except WorkFailed as error:
+        except (WorkFailed, BadInput) as error:
             return f"they could not be checked: {error}"
 
     def nudge(self, to: NodeId) -> None:
