@@ -188,6 +188,21 @@ def test_a_round_is_skipped_where_nobody_reports_and_an_absent_node_takes_no_par
             assert rows[1].idle_seconds == 1.0
 
 
+@pytest.mark.parametrize("method", ["gossip", "gossip-ring", "pdmm", "gossip-async"])
+def test_a_link_without_a_bandwidth_between_nodes_that_report_is_refused_where_something_is_sent(method: str) -> None:
+    class Torn:
+        def at(self, round_: int) -> RoundLoads:
+            now = loads().at(round_)
+            links: list[list[Any]] = [list(row) for row in now.bandwidth]
+            links[0][1] = links[1][0] = None
+            return RoundLoads(now.flops, links)
+
+    with pytest.raises(
+        BadInput, match=r"has no bandwidth from node (0 to node 1|1 to node 0), where the method sends"
+    ):
+        play(method, 20, loads=Torn())
+
+
 def test_settings_that_a_method_cannot_follow_are_refused_in_one_sentence() -> None:
     for method, settings, words in (
         ("pdmm", {"exchange.topology": "matching"}, "choose full or ring"),

@@ -205,7 +205,10 @@ class Stage:
         busy, ends = self._links.setdefault(source, {}), []
         for target in targets:
             start = max(ready, busy.get(target, ready))
-            end = busy[target] = _end(start, self.clock.sending_seconds(source, target, round_, start[0], bits))
+            seconds = self.clock.sending_seconds(source, target, round_, start[0], bits)
+            if math.isnan(seconds):
+                raise _unknown_link(source, target, round_)
+            end = busy[target] = _end(start, seconds)
             ends.append(end)
         if targets:
             self._sent.append((source, targets, bits))
@@ -220,6 +223,9 @@ class Stage:
             return _columns(list(chain.from_iterable(ends)))
         at, computing, before = _columns(starts)[:, graph.sender]
         seconds = self.clock.sending_along(graph.one, graph.other, round_, at, np.array(bits)[graph.sender])
+        if np.isnan(seconds).any():
+            link = np.isnan(seconds).argmax()
+            raise _unknown_link(graph.one[link], graph.other[link], round_)
         for ((node, others), start, size), part in zip(sending, graph.parts, strict=True):
             self._links[node] = _Arrivals(others, start, seconds[part])
             if others:
@@ -381,6 +387,13 @@ class Stage:
     def _set(self, place: Place, name: str, value: Value, ready: Moment) -> None:
         self._values.setdefault(name, {})[place] = value
         self._ready.setdefault(name, {})[place] = ready
+
+
+def _unknown_link(one: Place, other: Place, round_: int) -> BadInput:
+    return BadInput(
+        f"loads: round {round_} has no bandwidth from node {one} to node {other}, where the method sends something;"
+        " give one, or no FLOPS for a node that does not report."
+    )
 
 
 def _end(start: Moment, seconds: float) -> Moment:
