@@ -12,7 +12,8 @@ import contextlib
 import json
 import sqlite3
 import ssl
-from collections.abc import Coroutine, Iterator
+import time
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from typing import Any, TypeVar
 import httpx
 import msgspec
 
+from tests.conftest import PATIENCE
 from tests.runtime.etcd import EtcdCluster
 from tramfl.circulation.custody import Record, Versioned
 from tramfl.record import Row
@@ -70,18 +72,28 @@ class Witness:
         return standing.versioned.record if standing is not None and standing.versioned is not None else None
 
     def alive(self) -> frozenset[str]:
-        """Who has a lease, as far as the register answers."""
-        standing = self.standing()
-        return standing.alive if standing is not None else frozenset()
+        """Who has a lease; the register must answer."""
+        return self._answered(self._register.look).alive
+
+    def _answered(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """An answer of the register, asked again while it is silent: a busy etcd may choose another leader."""
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return self._run(ask())
+            except Silent:
+                if time.monotonic() > until:
+                    raise
 
     def rows(self, run: str, last: int, first: int = 1) -> list[Row]:
         """The rows that the register keeps of a run's rounds."""
-        lines = [round_content(row) for row in self._run(self._register.rows(run, first, last))]
+        rows = self._answered(lambda: self._register.rows(run, first, last))
+        lines = [round_content(row) for row in rows]
         return [msgspec.json.decode(line, type=Row) for line in lines]
 
     def accuracies(self, run: str, first: int, last: int) -> dict[int, float]:
         """Rounds and the test accuracies noted of them."""
-        kept = self._run(self._register.notes(run, first, last))
+        kept = self._answered(lambda: self._register.notes(run, first, last))
         notes = {round_: round_content(note) for round_, note in kept.items()}
         found = {round_: json.loads(note)["scores"]["test_accuracy"] for round_, note in notes.items()}
         return {round_: accuracy for round_, accuracy in found.items() if accuracy is not None}
