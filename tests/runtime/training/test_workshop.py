@@ -201,3 +201,20 @@ def test_a_torch_py_in_the_folder_that_a_site_is_started_in_is_not_run(
     _, workshop = bench
     assert (place / "torch.py").exists()
     assert workshop.ready
+
+
+def test_an_app_is_not_taken_from_the_folder_that_a_site_is_started_in(
+    place: Path, bench: tuple[asyncio.Runner, Workshop]
+) -> None:
+    runner, _ = bench
+    assert (Path.cwd() / "shop.py").exists()
+
+    async def opened() -> None:
+        workshop = Workshop(Build(SCENARIO, 0, "a", "shop:app", None, None, 1, None))
+        try:
+            await workshop.open()
+        finally:
+            await workshop.close()
+
+    with pytest.raises(BadInput, match="shop"):
+        runner.run(opened())
