@@ -20,7 +20,7 @@ LAST_TESTS = 10
 
 
 def accuracy(run: Run, samples: int) -> float:
-    """Of the last tests before so many samples, in percent."""
+    """Of the last tests before this number of samples, in percent."""
     tests = [row.test_accuracy for row in run.rows if row.test_accuracy is not None and sum(row.used) <= samples]
     return 100 * fmean(tests[-LAST_TESTS:])
 

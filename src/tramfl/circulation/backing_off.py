@@ -20,7 +20,7 @@ MOST_ROUNDS = 512
 
 
 def failed(state: State, node: NodeId, round_: int, at: float = 0.0, lost_seconds: float = 0.0) -> State:
-    """A node failed in the round after `round_` rounds, at a moment, and cost so many seconds: leave it out."""
+    """A node failed in the round after `round_` rounds, at moment `at`, and cost `lost_seconds`: leave it out."""
     if node == state.me:
         return state
     before = state.backoff.get(node)

@@ -1,4 +1,4 @@
-"""What a record must look like, whoever wrote it: all sites share the register, and one of them may be hostile.
+"""What a record must look like: all sites can write to the register, and one of them may be hostile.
 
 A record that is not sound would break the machine of every site that acts on it.
 """
@@ -57,7 +57,7 @@ def _faults_of_writer(before: Versioned, after: Versioned) -> Iterator[str]:
         yield f"{after.by} changed what only the holder, {old.name_of(old.holder)}, may change"
     known = {(old.weights.digest, old.ledger), *((v.digest, v.ledger) for v in (old.safe, *old.kept))}
     if new.epoch > old.epoch and (new.weights.digest, new.ledger) not in known:
-        # So whoever takes over must commit, as the holder, what it trained: the trail has its name.
+        # So the site that takes over must commit, as the holder, what it trained: the trail has its name.
         yield f"{after.by} began epoch {new.epoch} with weights or a ledger that the run did not have"
 
 

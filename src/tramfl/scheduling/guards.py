@@ -1,4 +1,4 @@
-"""What an operator may ask of every policy: at most so many samples a round, and a visit to every node now and then.
+"""What an operator may ask of every policy: a limit on a round's samples, and a visit to every node now and then.
 
 `guarded` wraps a policy where one of the two is set. The mix of labels to aim for is no guard: it is part of the
 balance itself, `Round.allot`.

@@ -243,7 +243,7 @@ def stuck_by_balance(ledger: Ledger, held: NDArray[np.int64], settings: PolicySe
     if not held.any():
         return "no node holds any samples."
     if settings.visit_every is not None:
-        return None  # whoever has a visit trains
+        return None  # the node whose visit is due trains
     everyone = Loads((1.0,) * len(held), (1.0,) * len(held))
     now = Round.of("", settings, ledger, everyone, held, 0, ModelCost(1.0, 1.0))
     if now.allot(now.nodes).total.any():

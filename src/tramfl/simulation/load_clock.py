@@ -37,7 +37,7 @@ class LoadClock(Protocol):
         ...
 
     def sending_seconds(self, one: NodeId, other: NodeId, round_: int, at: float, bits: float | None = None) -> float:
-        """T_comm of a transfer of the model, or of so many `bits`, that begins at `at`."""
+        """T_comm of a transfer of the model, or of `bits` bits, that begins at `at`."""
         ...
 
     def sending_to(

@@ -179,7 +179,7 @@ def opened_round(seal: Seal | None, purpose: str, run: str, kept: bytes, known: 
 
 
 def round_content(kept: bytes) -> bytes:
-    """A row or a note, whoever signed it."""
+    """A row or a note; its signature is not checked here."""
     try:
         return msgspec.msgpack.decode(unsealed(kept), type=_Kept).content
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -196,7 +196,7 @@ def stored(record: Record) -> bytes:
 
 
 def record_from(content: bytes, place: str, revision: int) -> Record:
-    """The record in what a register keeps, whoever signed it; Unreadable where it cannot be read."""
+    """The record in what a register keeps, its signature unchecked; Unreadable where it cannot be read."""
     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         content = msgspec.msgpack.decode(unsealed(content), type=_Swap).record
     try:

@@ -57,7 +57,7 @@ class Judgement:
         return objection or self._of_change(found.change, round_ - found.since)
 
     def _of_change(self, change: float | None, rounds: int) -> str | None:
-        """Why a change over so many rounds is too large: rounds that each change as usual add up to no more."""
+        """Why a change over some rounds is too large: rounds that each change as usual add up to no more."""
         if self._rule is None or self._rule.max_change_ratio is None or change is None or rounds < 1:
             return None
         each = change / rounds
