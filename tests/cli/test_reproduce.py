@@ -49,7 +49,8 @@ def test_it_leaves_a_table_figures_and_a_page_and_goes_on_where_it_stopped(
     assert "### mnist, 70% test accuracy" in table
     assert "### mnist, 90% test accuracy" in table
     for policy, paper in (("load-aware", "5.09"), ("random", "42.21"), ("time-first", "34.80")):
-        assert f"| {policy} | " in table
+        assert f"| {policy} | first reached | " in table
+        assert f"| {policy} | held | " in table
         assert f"(paper {paper}" in table
     rows = list(read_rows(tmp_path / "paper/mnist-5-uneven/random-0/rounds.jsonl"))
     tests = [row.test_accuracy for row in rows if row.test_accuracy is not None][-5:]

@@ -31,7 +31,7 @@ from tramfl.simulation.scenarios import scenario_named
 
 QUICK_SAMPLES = 20_000
 HELD_FOR = 3
-"""Tests whose mean holds a target, where methods are raced."""
+"""Tests whose mean holds a target."""
 
 
 class PaperDataset(StrEnum):
@@ -106,13 +106,13 @@ def _race(runs: Sequence[Run]) -> str:
 
 def _raced(base: Sequence[Scenario], methods: str | None) -> list[Scenario]:
     """Every scenario with every policy of the paper, or with load-aware and the methods."""
+    held = [replace(s, budget=replace(s.budget, held_for=s.budget.held_for or HELD_FOR)) for s in base]
     if methods is None:
-        return [replace(s, policy=policy) for s in base for policy in POLICIES]
+        return [replace(s, policy=policy) for s in held for policy in POLICIES]
     names = [name.strip() for name in methods.split(",") if name.strip()]
     found = [OURS, *(name for name in names if name != OURS)]
     if len(found) < 2 or len(set(found)) < len(found):
         raise BadInput(f"--methods {methods}: name one method at least beside {OURS}, and each once.")
-    held = [replace(s, budget=replace(s.budget, held_for=s.budget.held_for or HELD_FOR)) for s in base]
     return [with_method(s, method_named(name)) for s in held for name in found]
 
 

@@ -11,11 +11,9 @@ from statistics import fmean
 
 from tramfl.reporting.colours import in_order
 from tramfl.reporting.paper import LAYOUTS
-from tramfl.reporting.reproduction import NAMES
+from tramfl.reporting.reproduction import KINDS, NAMES
 from tramfl.reporting.runs import Run
 from tramfl.reporting.summary import OURS, Kind, seconds, seconds_by_seed
-
-_KINDS: dict[Kind, str] = {"first": "first reached", "held": "held"}
 
 
 def bars_tables(runs: Sequence[Run]) -> str:
@@ -34,7 +32,7 @@ def _table(dataset: str, target: float, runs: Sequence[Run]) -> Iterator[str]:
     yield "| method | | " + " | ".join(NAMES[layout] for layout in layouts) + " |"
     yield "|---|---|" + "---|" * len(layouts)
     for method in in_order(run.policy for run in runs):
-        for kind, words in _KINDS.items():
+        for kind, words in KINDS.items():
             groups = [[run for run in runs if run.scenario == f"{dataset}-{layout}"] for layout in layouts]
             cells = [_cell(group, method, target, kind) for group in groups]
             if method != OURS and any(cells):
