@@ -86,7 +86,7 @@ def test_blocks_do_not_change_a_bit(codec: Codec, shape: tuple[int, ...], width:
         assert coded.scales is not None
         whole = coded.values.reshape(-1)
         if codec == "int4":
-            whole = np.stack([whole & 15, whole >> 4], axis=1).reshape(-1)[: reference.size]
+            whole = np.concatenate([whole & 15, whole >> 4])[: reference.size]
         rows = whole.reshape(-1, width)
         at_once = max(1, BLOCK // width)
         drawn = np.resize(np.resize(V, (min(at_once, len(rows)), width)), rows.shape)
@@ -109,10 +109,29 @@ def test_a_coded_tensor_and_what_it_decodes_to_are_these_bytes() -> None:
     assert (v.min(), v.max()) == (1 / 256, 1.0)
     coded = code(values, reference, "int4", v)
     assert coded.scales is not None
-    assert coded.values.tobytes().hex() == "3286c9fdbd79450287787778"
+    assert coded.values.tobytes().hex() == "52432608798c8d7f7d7b8977"
     out = np.empty_like(reference)
     decode(coded, reference, "int4", v, out)
     assert hashlib.sha256(out.tobytes()).hexdigest()[:16] == "ad6dbc06ac5577d4"
+
+
+def test_float16_rounds_every_difference_as_ieee_asks() -> None:
+    """Around every float16 that there is, and half-way between two of them: NumPy's own conversion is the judge."""
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    exact = every[np.isfinite(every)].astype(np.float32)
+    bits = exact.view(np.int32)[:, None] + np.array([-4097, -4096, -4095, -1, 0, 1, 4095, 4096, 4097], np.int32)
+    near = bits.view(np.float32)
+    halfway = np.nextafter(every[:0x7BFF], np.float16(np.inf)).astype(np.float32) / 2 + exact[:0x7BFF] / 2
+    values: Floats = np.concatenate([near[np.abs(near) < 65520], halfway, -halfway])
+    values = values[: len(values) // 8 * 8].reshape(-1, 8)
+    zero = np.zeros_like(values)
+    coded = code(values, zero, "float16", V)
+    assert coded.values.tobytes() == values.astype(np.float16).tobytes()
+    out = np.empty_like(values)
+    decode(coded, zero, "float16", V, out)
+    np.testing.assert_array_equal(out, coded.values.astype(np.float32))
+    with pytest.raises(BadInput, match="not finite"):
+        code(np.full((1, 8), 65520, np.float32), np.zeros((1, 8), np.float32), "float16", V)
 
 
 def test_one_large_difference_makes_the_steps_of_its_own_group_large_and_no_others() -> None:
@@ -186,7 +205,10 @@ def test_tensors_of_another_length_or_type_are_refused(codec: Codec) -> None:
         Coded(good.values.astype(np.int32), good.scales),
     ]
     if codec == "float16":
-        wrong.append(Coded(np.full((3, 9), np.inf, np.float16), None))
+        for value in (np.inf, -np.inf, np.nan):
+            one = good.values.copy()
+            one[1, 2] = value
+            wrong.append(Coded(one, None))
     else:
         assert good.scales is not None
         wrong += [Coded(good.values, None), Coded(good.values, good.scales[:2])]
