@@ -311,7 +311,7 @@ class TestEtcdDoors:
             register._gateway.ask = counted  # type: ignore[method-assign]
             made = await swapped(actor, ABSENT, begun())
             standing = await heard()
-            assert (standing.versioned, standing.alive) == (made, {"0"})
+            assert (standing.versioned, standing.alive) == (made, frozenset({"0"}))
             for _ in range(3):
                 assert made is not None
                 made = await swapped(actor, made.revision, next_round(made.record))

@@ -78,13 +78,13 @@ class Life(msgspec.Struct, frozen=True):
     """Of the key bound to it: each join writes it anew, so that a former life's swaps fail."""
 
 
-class View(msgspec.Struct, frozen=True):
+class KeyValues(msgspec.Struct, frozen=True):
     """The keys up to the record, as they were at one revision."""
 
     revision: int
     found: dict[str, Json]
 
-    def after(self, events: list[Json]) -> View:
+    def after(self, events: list[Json]) -> KeyValues:
         """The view after what a watch says; what it knows already, it ignores."""
         found, newest = dict(self.found), self.revision
         for event in events:
@@ -96,7 +96,7 @@ class View(msgspec.Struct, frozen=True):
                 found.pop(key, None)
             else:
                 found[key] = kv
-        return View(newest, found)
+        return KeyValues(newest, found)
 
 
 class EtcdRegister:
@@ -131,7 +131,7 @@ class EtcdRegister:
         self._waiting: set[asyncio.Event] = set()
         self._wakes = 0
         """Messages of watches so far."""
-        self._view: View | None = None
+        self._view: KeyValues | None = None
         self._watched_from = 0
         """The watch tells whatever changes after this revision."""
 
@@ -159,7 +159,7 @@ class EtcdRegister:
         """The record and who is alive, at one revision."""
         answer = await self._gateway.ask("kv/range", self._span, repeatable=True)
         found = {content(kv["key"]).decode(): kv for kv in answer.get("kvs", [])}
-        view = View(int(answer["header"]["revision"]), found)
+        view = KeyValues(int(answer["header"]["revision"]), found)
         if self._view is None or self._view.revision <= view.revision:
             self._view = view
         return self._standing(view)
@@ -247,7 +247,7 @@ class EtcdRegister:
     def _span(self) -> Json:
         return {"key": text(self._keys.alive("")), "range_end": text(f"{self._keys.record}\0")}
 
-    def _standing(self, view: View) -> Standing:
+    def _standing(self, view: KeyValues) -> Standing:
         found = dict(view.found)
         self._check_own(found.get(self._own_key, {}), view.revision)
         kv = found.pop(self._keys.record, None)
