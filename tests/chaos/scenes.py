@@ -28,6 +28,8 @@ T = TypeVar("T")
 Kind = Literal["sqlite", "etcd"]
 TARGET = 0.85
 
+UNWANTED = ("broken", "failed", "must-end")
+"""Events that no site logs, whatever is done to it here."""
 ENDLESS_LEASE = 3600.0
 """Seconds of a lease that no test can wait for: where a run goes on, nobody did."""
 
@@ -245,7 +247,7 @@ class Scene:
             assert process.poll() is None or process.pid in killed | self._ended, (
                 f"{name} ended by itself\n{self.federation.logs()}"
             )
-        broken = [e for n in self.names for e in self.federation.events(n) if e["event"] in ("broken", "failed")]
+        broken = [e for n in self.names for e in self.federation.events(n) if e["event"] in UNWANTED]
         assert not broken, broken
         self.wait("end of what killed sites left behind", lambda: not any(map(_left_behind, killed)))
 

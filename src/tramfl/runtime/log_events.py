@@ -98,6 +98,11 @@ EVENTS: Mapping[str, LogEvent] = {
     "joined": LogEvent("The site takes part in a run.", ("holder", "copies")),
     "lease-lost": LogEvent("This site's lease ran out; it takes a new one."),
     "load-ignored": LogEvent("A site reported a load that makes no sense; it is left out.", ("peer", "reason")),
+    "must-end": LogEvent(
+        "The site ends, since a person must change something first: it was removed, its certificate was revoked, or"
+        " another process of it has joined.",
+        ("reason",),
+    ),
     "not-accepted": LogEvent(
         "Weights that were trained here, or arrived, are not acceptable: the round goes on without this site.",
         ("digest", "reason"),

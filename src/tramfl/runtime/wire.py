@@ -58,15 +58,19 @@ class Load(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """l_ic: training samples of each label."""
     outlook: Outlook | None = None
     """How the site's loads behave; only where the run's policy looks ahead and enough was observed."""
+    clock: float | None = None
+    """What the site's clock said when it answered: two clocks may differ."""
 
 
-class Consignment(Struct, frozen=True, forbid_unknown_fields=True):
+class Consignment(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A model about to be sent: the first message of a transfer."""
 
     run: str
     offer: Offer
     size: int
     """Bytes of the safetensors file."""
+    sent_at: float | None = None
+    """When the sender decided to send it, by the receiver's clock; None where the sender does not know that clock."""
 
 
 class Proceed(Struct, frozen=True, forbid_unknown_fields=True, tag="proceed"):

@@ -18,7 +18,7 @@ from tests.runtime.etcd import EtcdCluster, write_certificates
 from tests.runtime.registers.stories import LONG, PATIENCE, SHORT, answered, begun, next_round, refused, story, until
 from tramfl.circulation.custody import Record
 from tramfl.notation import BadInput
-from tramfl.runtime.registers.contract import ABSENT, Silent
+from tramfl.runtime.registers.contract import ABSENT, Silent, Standing
 from tramfl.runtime.registers.etcd import EtcdRegister
 from tramfl.runtime.registers.etcd_gateway import text
 
@@ -289,6 +289,39 @@ class TestEtcdDoors:
             told = await asyncio.wait_for(register.changed(since, 2 * PATIENCE), PATIENCE)
             assert told.versioned == made
             await register.close()
+
+    @story
+    async def test_news_costs_no_question(self, cluster: EtcdCluster) -> None:
+        # No test waits as long as this lease: no look is made because the watch is silent.
+        async with at(cluster, "free") as actor, at(cluster, "free", 1, lease_seconds=20 * PATIENCE) as register:
+            asked: list[str] = []
+            standing, ask = await register.look(), register._gateway.ask
+
+            async def counted(path: str, *rest: Any, **more: Any) -> Any:
+                asked.append(path)
+                return await ask(path, *rest, **more)
+
+            async def heard() -> Standing:
+                return await asyncio.wait_for(register.changed(standing, 2 * PATIENCE), PATIENCE)
+
+            await actor.join()
+            standing = await heard()
+            await until(lambda: _is(register._wakes > 0))
+            assert await register.look() == standing  # the watch and the look meet from here on
+            register._gateway.ask = counted  # type: ignore[method-assign]
+            made = await swapped(actor, ABSENT, begun())
+            standing = await heard()
+            assert (standing.versioned, standing.alive) == (made, frozenset({"0"}))
+            for _ in range(3):
+                assert made is not None
+                made = await swapped(actor, made.revision, next_round(made.record))
+                standing = await heard()
+                assert standing.versioned == made
+            await actor.leave()
+            standing = await heard()
+            assert (standing.versioned, standing.alive) == (made, frozenset())
+            assert asked == []
+            assert await register.look() == standing
 
     @story
     async def test_a_watch_is_taken_up_again_after_its_member_died(self, cluster: EtcdCluster) -> None:

@@ -19,7 +19,7 @@ from tramfl.circulation import events as on
 from tramfl.circulation.changes import SetStatus
 from tramfl.circulation.custody import Entry, MemoryRegister, Record, first_record
 from tramfl.circulation.machine import IllegalEvent
-from tramfl.circulation.phases import Copy, Following, Left, Limits
+from tramfl.circulation.phases import Copy, Following, Left, Limits, Offer
 from tramfl.cli.blackbox import blackbox
 from tramfl.config import TrainingSettings
 from tramfl.notation import BadInput, Decision, Habit, ModelCost, Outlook
@@ -29,7 +29,7 @@ from tramfl.runtime.site.driver import KEPT_TAPES, Driver, DriverEnded, with_nam
 from tramfl.runtime.training.workshop import Build, NewWeights, Workshop
 from tramfl.runtime.transport import Unreachable
 from tramfl.runtime.weights.store import WeightStore
-from tramfl.runtime.wire import AskLoad, Load
+from tramfl.runtime.wire import Accepted, AskLoad, Consignment, Load
 from tramfl.scheduling.policy import PolicySettings, policy_named
 from tramfl.simulation.scenarios import scenario_named
 
@@ -248,6 +248,26 @@ def test_only_the_newest_black_boxes_are_kept(tmp_path: Path) -> None:
 def test_a_black_box_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot be read: No such file"):
         blackbox(tmp_path / "blackbox-0.msgpack")
+
+
+@pytest.mark.parametrize(("sent_at", "began"), [(990.0, 992.0), (None, 997.0), (2000.0, 997.0)])
+def test_the_way_of_a_model_is_part_of_its_round_and_its_transfer_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent_at: float | None, began: float
+) -> None:
+    async def play() -> None:
+        driver, surroundings, _ = await following(tmp_path)
+        monkeypatch.setattr("tramfl.runtime.site.driver.time.monotonic", lambda: 50.0)
+        (staged := driver.store.scratch()).write_bytes(b"weights")
+        offer = Offer(1, 0, "0" * 64, 1, None)
+        # Its first message came 5 s ago, of which 2 s were the transfer; the clock says 1,000 s.
+        arriving = asyncio.ensure_future(driver.arrived(1, Consignment("run", offer, 7, sent_at), staged, 2.0, 45.0))
+        await asyncio.sleep(0)
+        assert [model.at for model in driver.state.incoming] == [began]
+        assert await arriving == Accepted()
+        assert surroundings.errors == []
+        await driver.end()
+
+    asyncio.run(play())
 
 
 def test_an_order_is_answered_by_the_record_and_an_ended_driver_answers_none(tmp_path: Path) -> None:

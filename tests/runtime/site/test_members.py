@@ -31,7 +31,11 @@ def add(federation: LocalFederation, cli: Cli, name: str) -> None:
 def ended_with(federation: LocalFederation, name: str, sentence: str) -> None:
     """The site's process ends by itself, with this sentence."""
     federation.wait(f"end of {name}", lambda: federation.processes[name].poll() is not None)
-    assert sentence in (federation.site_folder(name) / "log.jsonl").read_text()
+    assert federation.processes[name].returncode == 2
+    assert sentence in (federation.site_folder(name) / "log.jsonl").read_text().splitlines()[-1]
+    events = federation.events(name)
+    assert [event["reason"] for event in events if event["event"] == "must-end" and sentence in event["reason"]]
+    assert not [event for event in events if event["event"] in ("broken", "black-box")]
 
 
 def test_members_come_and_go_while_the_run_goes_on(tmp_path: Path, cli: Cli) -> None:
@@ -52,7 +56,7 @@ def test_members_come_and_go_while_the_run_goes_on(tmp_path: Path, cli: Cli) -> 
 
         holder = federation.holder()
         assert cli("members", "remove", holder, "--federation", federation.federation).code == 0
-        ended_with(federation, holder, f"site '{holder}' is no member of the federation")
+        ended_with(federation, holder, f"since an operator removed it with tramfl members remove {holder}")
         after = federation.wait_for_round(federation.record.round + 3)
         assert holder not in {after.members[number].name for number in after.present}
         listed = cli("members", federation.federation, "--format", "json").data

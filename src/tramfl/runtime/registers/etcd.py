@@ -5,7 +5,9 @@
     tramfl/<federation>/record                     the record; its mod_revision is the revision given out
     tramfl/<federation>/rounds/{row,note}/<run>/<round>
 
-The keys up to `record` are one range: a look reads it at one revision, and a watch of it hears of nothing else.
+The keys up to `record` are one range: a look reads it at one revision, and a watch of it hears of nothing else. What
+a watch says is put to what the last look found, so that news costs no question: questions of many sites at once queue
+up in etcd, and between sites that are far apart each takes two or three round trips.
 
 Safety comes from the swap, not from the lease: one transaction compares the record's revision and that of this life's
 key. Every read is linearizable: a member that has lost the others gives no answer rather than an old one.
@@ -76,13 +78,25 @@ class Life(msgspec.Struct, frozen=True):
     """Of the key bound to it: each join writes it anew, so that a former life's swaps fail."""
 
 
-class Told(msgspec.Struct, frozen=True):
-    """The outcome of a look."""
+class KeyValues(msgspec.Struct, frozen=True):
+    """The keys up to the record, as they were at one revision."""
 
-    standing: Standing
-    wakes: int
-    """Messages of the watch that had come before it."""
-    at: float
+    revision: int
+    found: dict[str, Json]
+
+    def after(self, events: list[Json]) -> KeyValues:
+        """The view after what a watch says; what it knows already, it ignores."""
+        found, newest = dict(self.found), self.revision
+        for event in events:
+            kv = event["kv"]
+            if (revision := int(kv["mod_revision"])) <= self.revision:
+                continue
+            key, newest = content(kv["key"]).decode(), max(newest, revision)
+            if event.get("type") == "DELETE":
+                found.pop(key, None)
+            else:
+                found[key] = kv
+        return KeyValues(newest, found)
 
 
 class EtcdRegister:
@@ -116,7 +130,10 @@ class EtcdRegister:
         self._watch: asyncio.Task[None] | None = None
         self._waiting: set[asyncio.Event] = set()
         self._wakes = 0
-        self._told: Told | None = None
+        """Messages of watches so far."""
+        self._view: KeyValues | None = None
+        self._watched_from = 0
+        """The watch tells whatever changes after this revision."""
 
     async def join(self) -> str | None:
         """Take this node's lease, unless another process has joined since this one did."""
@@ -140,37 +157,36 @@ class EtcdRegister:
 
     async def look(self) -> Standing:
         """The record and who is alive, at one revision."""
-        wakes, at = self._wakes, time.monotonic()
         answer = await self._gateway.ask("kv/range", self._span, repeatable=True)
         found = {content(kv["key"]).decode(): kv for kv in answer.get("kvs", [])}
-        self._check_own(found.get(self._own_key, {}), int(answer["header"]["revision"]))
-        kv = found.pop(self._keys.record, None)
-        revoked = content(found.pop(self._keys.revoked, {}).get("value", ""))
-        alive = frozenset(unquote(key.rpartition("/")[2]) for key in found)
-        standing = Standing(None if kv is None else self._versioned(kv), alive, revoked)
-        self._told = Told(standing, wakes, at)
-        return standing
+        view = KeyValues(int(answer["header"]["revision"]), found)
+        if self._view is None or self._view.revision <= view.revision:
+            self._view = view
+        return self._standing(view)
 
     async def changed(self, since: Standing, seconds: float) -> Standing:
         """The standing, as soon as it differs from `since`, or as it is when `seconds` have passed.
 
-        The watch only wakes this method; the standing comes from a look. Looks also happen without being woken.
+        News comes from the watch. A look is made where the watch may have missed something, and where it is silent:
+        only so does a silent register, or a deaf watch, show.
         """
         until = time.monotonic() + seconds
         self._keep_watching()
         news = asyncio.Event()
         self._waiting.add(news)
         try:
-            woken = await _set_within(news, min(seconds, self._fresh_for(since)))
             while True:
                 news.clear()
-                standing = await self.look()
-                if standing != since and not woken:
-                    self._stop_watching()  # it is deaf, so the next call begins another
+                standing = self._watched() or await self.look()
                 left = until - time.monotonic()
-                if standing != since or left <= 0:
+                if standing != since:
                     return standing
-                woken = await _set_within(news, min(left, self._lease_seconds / 3))
+                if left <= 0 or not await _set_within(news, min(left, self._lease_seconds / 3)):
+                    standing = await self.look()
+                    if standing != since:
+                        self._stop_watching()  # it is deaf, so the next call begins another
+                    if standing != since or time.monotonic() >= until:
+                        return standing
         finally:
             self._waiting.discard(news)
 
@@ -231,12 +247,18 @@ class EtcdRegister:
     def _span(self) -> Json:
         return {"key": text(self._keys.alive("")), "range_end": text(f"{self._keys.record}\0")}
 
-    def _fresh_for(self, since: Standing) -> float:
-        """How long a look may wait: not at all, unless the last one was just now and nothing has been heard since."""
-        told = self._told
-        if told is None or told.standing != since or told.wakes != self._wakes:
-            return 0.0
-        return max(0.0, told.at + self._lease_seconds / 3 - time.monotonic())
+    def _standing(self, view: KeyValues) -> Standing:
+        found = dict(view.found)
+        self._check_own(found.get(self._own_key, {}), view.revision)
+        kv = found.pop(self._keys.record, None)
+        revoked = content(found.pop(self._keys.revoked, {}).get("value", ""))
+        alive = frozenset(unquote(key.rpartition("/")[2]) for key in found)
+        return Standing(None if kv is None else self._versioned(kv), alive, revoked)
+
+    def _watched(self) -> Standing | None:
+        """The standing as the last look and the watch tell it; None where a change may lie between the two."""
+        view = self._view
+        return self._standing(view) if view is not None and view.revision >= self._watched_from else None
 
     def _own_life(self) -> Life:
         if self._life is None:
@@ -320,13 +342,18 @@ class EtcdRegister:
 
     async def _wake_on_news(self) -> None:
         while True:
-            # The first message says that the watch is on; what happened before it was, a look will tell.
             async with contextlib.aclosing(self._gateway.listen("watch", {"create_request": self._span})) as messages:
                 async for message in messages:
+                    result = message.get("result", {})
+                    if result.get("created", False):
+                        # What happened before the watch was on, a look will tell.
+                        self._watched_from = int(result["header"]["revision"])
+                    if self._view is not None and self._view.revision >= self._watched_from:
+                        self._view = self._view.after(result.get("events", []))
                     self._wakes += 1
                     for news in self._waiting:
                         news.set()
-                    if "error" in message or message.get("result", {}).get("canceled", False):
+                    if "error" in message or result.get("canceled", False):
                         break
             await asyncio.sleep(min(1.0, self._lease_seconds / 3))
 

@@ -67,6 +67,14 @@ def no_member(name: str) -> str:
     return f"site {name!r} is no member of the federation; {remedy}."
 
 
+def removed(name: str) -> str:
+    """Why a site that was a member ends, in one sentence."""
+    return (
+        f"site {name!r} is no member of the federation any more, since an operator removed it with tramfl members"
+        f" remove {name}: it ends. To let it in again, use tramfl members add {name} HOST:PORT, then start the site."
+    )
+
+
 def misfit(record: Record, federation: Federation, name: str, labels: int) -> str | None:
     """Why the site `name`, whose data has `labels` labels, cannot join a run, in one sentence; None where it can."""
     if record.protocol != PROTOCOL:

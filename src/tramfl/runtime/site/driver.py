@@ -70,7 +70,7 @@ class Surroundings(Protocol):
         progress: Callable[[int], None],
         slowed: Callable[[float], None],
     ) -> None:
-        """Move a model; raises Refusal or Unreachable.
+        """Move a model; raises Refusal or Unreachable. The consignment's moment is that of this site's clock.
 
         `slowed` is called with the seconds that are left, while a hop is slower than predicted.
         """
@@ -392,16 +392,16 @@ class Driver:
     # Step 3: send and receive.
 
     def _send_model(self, command: do.SendModel) -> None:
-        task = self._sends[command.ticket] = self._task(self._sending(command))
+        task = self._sends[command.ticket] = self._task(self._sending(command, self._clock()))
         task.set_name(self._roster.names[command.to])
 
-    async def _sending(self, command: do.SendModel) -> None:
+    async def _sending(self, command: do.SendModel, decided_at: float) -> None:
         path = self.store.path(command.offer.digest)
         try:
             if path is None:
                 raise Unreachable(f"the weights {command.offer.digest} are not on disk")
             size = path.stat().st_size
-            consignment = Consignment(self.run, command.offer, size)
+            consignment = Consignment(self.run, command.offer, size, decided_at)
 
             def moved(sent: int) -> None:
                 if command.offer.assignment is not None:
@@ -434,7 +434,8 @@ class Driver:
     ) -> Accepted | Refused:
         """A peer's model is in staging, whole and verified; what comes of it.
 
-        Its transfer was asked for at `since` on the monotonic clock, and took `seconds`; the rest is overhead.
+        Its transfer was asked for at `since` on the monotonic clock, and took `seconds`; the rest is overhead, and so
+        is what passed before, since the sender had decided.
         """
         if self._ended:
             return Refused(ENDED)  # nothing would ever come of it
@@ -443,8 +444,9 @@ class Driver:
         future: asyncio.Future[Accepted | Refused] = self._loop.create_future()
         waiting = self._arrivals.setdefault((sender, offer.ticket), [])
         waiting.append(future)
-        came = self._clock() - max(0.0, time.monotonic() - since - seconds)
-        self.tell(on.ModelArrived(came, sender, offer, seconds))
+        now, spent = self._clock(), time.monotonic() - since
+        way = max(0.0, now - spent - consignment.sent_at) if consignment.sent_at is not None else 0.0
+        self.tell(on.ModelArrived(now - way - max(0.0, spent - seconds), sender, offer, seconds))
         try:
             return await future
         finally:

@@ -65,7 +65,8 @@ class Hosting:
         if (reason := self._services.why_not()) is not None:
             raise Refusal(reason)
         flops = self._services.own_load()
-        return Load(flops, self._services.bandwidth_from(peer), self._model.held, self._services.own_outlook())
+        outlook, clock = self._services.own_outlook(), self._member.now()
+        return Load(flops, self._services.bandwidth_from(peer), self._model.held, outlook, clock)
 
     def receiving(self) -> AbstractContextManager[None]:
         """While a model or a probe comes in: the traffic is the federation's own."""
@@ -83,7 +84,7 @@ class Hosting:
         assignment = consignment.offer.assignment
         if assignment is None:
             return None
-        return self._services.why_not() or self._objection(assignment)
+        return self._services.why_not() or self._objection(assignment, consignment.sent_at)
 
     def _misplaced(self, peer: NodeId, consignment: Consignment) -> str | None:
         """Why no correct site sends this model while the record is as this site sees it; None where one may."""
@@ -97,11 +98,12 @@ class Hosting:
             return None
         return f"the record is not at round {offer.round} with these weights"
 
-    def _objection(self, assignment: Assignment) -> str | None:
+    def _objection(self, assignment: Assignment, sent_at: float | None) -> str | None:
         """Why this site cannot train what was decided; None where it can."""
         held, decision, record = self._model.held, assignment.decision, self._following.record
-        waited = self._member.now() - (record.weights.since if record is not None else 0.0)
-        spent = assignment.lost_seconds + assignment.overhead_seconds
+        now = self._member.now()
+        waited = now - (record.weights.since if record is not None else 0.0)
+        spent = assignment.lost_seconds + assignment.overhead_seconds + max(0.0, now - (sent_at or now))
         if spent > max(0.0, waited) + CLOCKS_DIFFER_SECONDS:
             return f"the assignment has spent {spent} s, and the last round ended {waited:.0f} s ago"
         if decision.node != self._member.me:

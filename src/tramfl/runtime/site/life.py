@@ -124,9 +124,12 @@ class Tasks:
             self.broken(error)
 
     def broken(self, error: BaseException) -> None:
-        """Something failed that no event covers: log it, and end the site."""
-        trace = "".join(traceback.format_exception(error))
-        self._log("broken", reason=f"{type(error).__name__}: {error}", trace=trace)
+        """Something failed that no event covers, or a person must change something: log it, and end the site."""
+        if isinstance(error, BadInput):
+            self._log("must-end", reason=str(error))
+        else:
+            trace = "".join(traceback.format_exception(error))
+            self._log("broken", reason=f"{type(error).__name__}: {error}", trace=trace)
         if not self._failure.done():
             self._failure.set_exception(error)
 

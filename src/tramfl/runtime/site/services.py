@@ -7,7 +7,6 @@ import contextlib
 import datetime
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,8 +16,8 @@ from tramfl.circulation import commands as do
 from tramfl.circulation.custody import Record
 from tramfl.notation import BadInput, Digest, NodeId, Outlook
 from tramfl.record import is_past_a_limit
-from tramfl.runtime.loads import Crossing, Meters, Passage
-from tramfl.runtime.site.agreement import no_member
+from tramfl.runtime.loads import Crossing, Meters, Passage, PeerClocks
+from tramfl.runtime.site.agreement import removed
 from tramfl.runtime.site.availability import Availability
 from tramfl.runtime.site.lease import superseded
 from tramfl.runtime.site.life import Tasks
@@ -28,7 +27,6 @@ from tramfl.runtime.training import Judgement, NewWeights, Scorer, WorkFailed, W
 from tramfl.runtime.transport import Busy, Refusal, Unreachable
 from tramfl.runtime.wire import CHUNK_BYTES, AskLoad, Consignment, Load, Order
 
-KEPT_TRIPS = 16
 PROBE_SECONDS = 3.0
 """A trial of a link takes no longer; on most links it takes one second or less."""
 WATCH_SECONDS = 0.25
@@ -62,8 +60,7 @@ class Services:
         self._probing = asyncio.Lock()
         self._no_hop = asyncio.Event()
         self._no_hop.set()
-        self._trips: dict[str, deque[float]] = {}
-        """Seconds of the last questions to each site and back."""
+        self._clocks = PeerClocks()
 
     def own_load(self) -> float:
         """FLOPS that this site can spare; NaN while it could not train at all."""
@@ -81,10 +78,10 @@ class Services:
 
     async def load_of(self, node: NodeId, ask: AskLoad, seconds: float) -> tuple[Load, float]:
         """What another site can spare, and the bandwidth to it: as measured here, as that site reports, or probed."""
-        began = time.monotonic()
+        began, asked_at = time.monotonic(), self._member.now()
         load = await self._member.peers.load(node, ask, seconds)
         site = self._member.names[node]
-        self._trips.setdefault(site, deque(maxlen=KEPT_TRIPS)).append(time.monotonic() - began)
+        self._clocks.read(site, asked_at, self._member.now(), load.clock)
         own = self._meters.bandwidth(site)
         # What that site measured of models from here is better than a probe, and own transfers are better than both.
         bandwidth = own if self._meters.has_carried(site) else load.bandwidth or own
@@ -138,7 +135,7 @@ class Services:
         bits = 8.0 * consignment.size
         predicted = assignment.decision.transfer_seconds if assignment is not None else 0.0
         passage = Passage(bits, predicted, 8.0 * CHUNK_BYTES, time.monotonic())
-        consignment = self._with_way(site, consignment)
+        consignment = self._by_clock_of(site, consignment)
 
         def note(offset: int) -> None:
             passage.arrived(8.0 * offset, time.monotonic())
@@ -167,14 +164,10 @@ class Services:
                     watch.cancel()
                 self._meters.moved(site, "to", crossing)
 
-    def _with_way(self, site: str, consignment: Consignment) -> Consignment:
-        """The consignment with its way to the receiver as overhead: no clock sees it, so half a quick round trip."""
-        offer, trips = consignment.offer, self._trips.get(site)
-        if offer.assignment is None or not trips:
-            return consignment
-        overhead = offer.assignment.overhead_seconds + sorted(trips)[len(trips) // 4] / 2
-        assignment = replace(offer.assignment, overhead_seconds=overhead)
-        return replace(consignment, offer=replace(offer, assignment=assignment))
+    def _by_clock_of(self, site: str, consignment: Consignment) -> Consignment:
+        """The consignment with its moment by the receiver's clock, so that its way there is overhead of the round."""
+        sent_at = consignment.sent_at if consignment.offer.assignment is not None else None
+        return replace(consignment, sent_at=None if sent_at is None else self._clocks.at(site, sent_at))
 
     @contextlib.contextmanager
     def _hop(self) -> Iterator[None]:
@@ -248,7 +241,7 @@ class Services:
 
     def removed(self) -> None:
         """This site is no member of the federation any more: it must end."""
-        self._tasks.broken(BadInput(no_member(self._member.site.file.site)))
+        self._tasks.broken(BadInput(removed(self._member.site.file.site)))
 
 
 async def _watch(passage: Passage, predicted: float, slowed: Callable[[float], None]) -> None:

@@ -52,6 +52,8 @@ def check_consignment(consignment: Consignment, sender: NodeId) -> None:
         raise Unfit("epoch, round and ticket must be whole numbers from 0 on")
     if not 0 < consignment.size < MOST:
         raise Unfit(f"{consignment.size} bytes are no size for weights")
+    if consignment.sent_at is not None and not 0 <= consignment.sent_at < MOST:
+        raise Unfit(f"{consignment.sent_at} is no moment to send weights at")
     _check_assignment(offer, sender)
 
 
