@@ -80,7 +80,7 @@ def test_many_transfers_together_take_to_the_last_digit_what_each_takes(clock: s
 
 
 class Counting:
-    """Loads of 2,000 nodes, of which a clock can keep eight steps; notes which are still there, and what was asked."""
+    """Loads of 2,000 nodes, of which a clock can keep eight steps; which of them are there, and which were asked."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []

@@ -16,7 +16,18 @@ from __future__ import annotations
 import numpy as np
 
 from tramfl.config import ExchangeSettings
-from tramfl.exchange.plans import MEAN, Combine, Forget, Reading, RoundPlan, RoundView, Send, Step, TrainStep, Variable
+from tramfl.exchange.plans import (
+    MEAN,
+    Combine,
+    Forget,
+    Reading,
+    RoundPlan,
+    RoundView,
+    Send,
+    Step,
+    TrainStep,
+    Variable,
+)
 from tramfl.exchange.topology import quickest_permutation
 from tramfl.notation import NodeId
 

@@ -128,6 +128,11 @@ class Arena(Playing):
         """What a variable has after the last row."""
         return self._stage.value(variable)
 
+    @property
+    def live(self) -> list[Digest]:
+        """The values that some variable has after the last row: what is kept in memory and saved."""
+        return self._stage.live
+
     def saved(self, about: dict[str, str]) -> Saved | None:
         """The consensus, and every value that a variable has after the last row."""
         if self._peers is None:

@@ -24,7 +24,20 @@ from typing import Any
 
 import numpy as np
 
-from tramfl.exchange import Combine, Cross, Distil, Forget, Mix, Place, Predict, Send, Step, Trade, TrainStep, Variable
+from tramfl.exchange import (
+    Combine,
+    Cross,
+    Distil,
+    Forget,
+    Mix,
+    Place,
+    Predict,
+    Send,
+    Step,
+    Trade,
+    TrainStep,
+    Variable,
+)
 from tramfl.exchange.work import Combining, Distilling, LocalTraining, Predicting, Work
 from tramfl.notation import BadInput, Counts, Digest, ModelCost, NodeId, Reals
 from tramfl.record import NodeTrained

@@ -33,7 +33,9 @@ class Crew:
     """A few processes that train."""
 
     def __init__(self, processes: int, scenario: Scenario, data_dir: Path | None, threads: int | None) -> None:
-        self._pool = ProcessPoolExecutor(processes, workers_with(__name__), _begin, (scenario, data_dir, threads))
+        # The last digits depend on the number of threads: a worker has as many as this process.
+        arguments = scenario, data_dir, threads or torch.get_num_threads()
+        self._pool = ProcessPoolExecutor(processes, workers_with(__name__), _begin, arguments)
 
     def train(
         self, tasks: Sequence[tuple[LocalTraining, list[Tensor], list[Tensor] | None]]
@@ -53,10 +55,10 @@ class _Worker:
     learner: ClassVar[PeerLearner]
 
 
-def _begin(scenario: Scenario, data_dir: Path | None, threads: int | None) -> None:
+def _begin(scenario: Scenario, data_dir: Path | None, threads: int) -> None:
     from tramfl.learning.training.peers import PeerLearner  # noqa: PLC0415  # peers imports this module
 
-    use_threads(threads or 1)
+    use_threads(threads)
     learner = build_learner(scenario, data_dir, kind=PeerLearner)
     assert isinstance(learner, PeerLearner)
     _Worker.learner = learner
