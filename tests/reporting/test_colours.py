@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from tramfl.methods import method_names
 from tramfl.reporting.colours import KNOWN, in_order, looks
 
 
@@ -23,3 +24,11 @@ def test_more_policies_than_looks_are_still_drawn() -> None:
 
 def test_the_papers_method_comes_first() -> None:
     assert in_order(["zebra", "random", "ant", "load-aware", "random"]) == ["load-aware", "random", "ant", "zebra"]
+
+
+def test_no_two_methods_look_alike_and_methods_of_different_families_differ_in_colour() -> None:
+    found = looks([*method_names(), "their-own", "another"])
+    assert len({(look.colour, look.dash) for look in found.values()}) == len(found)
+    race = ["load-aware", "express", "fedavg-m-of-n", "gossip-async", "feddc", "pdmm", "cmfd"]
+    assert len({looks(race)[name].colour for name in race}) == len(race)
+    assert all(looks(race)[name] == found[name] for name in race)
