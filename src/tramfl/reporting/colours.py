@@ -75,6 +75,11 @@ def in_order(policies: Iterable[str]) -> list[str]:
     return sorted(set(policies), key=lambda name: (rank.get(name, len(rank)), name))
 
 
+def kind_of(names: Iterable[str]) -> str:
+    """What to call what is compared: the paper's five are policies; with any other among them, all are methods."""
+    return "policy" if KNOWN.keys() >= set(names) else "method"
+
+
 def looks(policies: Iterable[str]) -> dict[str, Look]:
     """A look for each policy or method; one from outside gets a look by its name, whatever else is drawn.
 
