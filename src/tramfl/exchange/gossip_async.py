@@ -56,15 +56,16 @@ class AsynchronousGossip:
                 Forget(other, notes),
             )
         else:
-            begin, arrived, notes = (Combine(node, mine, (("w", 1.0),)),), (), (mine,)
+            begin, arrived = (Combine(node, mine, (("w", 1.0),)),), ()
+        noted = notes if others else (mine,)
         if not view.held[node]:
-            return Cycle(begin, arrived, (Forget(node, notes),))
+            return Cycle(begin, arrived, (Forget(node, noted),))
         return Cycle(
             (*begin, TrainStep(node, view.samples, mine, "trained")),
             arrived,
             (
                 Combine(node, "w", (("w", 1.0), ("trained", 1.0), (mine, -1.0))),
-                Forget(node, (*notes, "trained")),
+                Forget(node, (*noted, "trained")),
             ),
         )
 
