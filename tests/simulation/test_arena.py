@@ -251,7 +251,7 @@ def test_settings_that_a_method_cannot_follow_are_refused_in_one_sentence() -> N
 
 def test_the_test_set_is_never_shared(tmp_path: Path) -> None:
     digits = load_dataset("digits", tmp_path)
-    parts = {"test_images": digits.test_images, "test_labels": digits.test_labels}
+    parts: dict[str, Any] = {"test_images": digits.test_images, "test_labels": digits.test_labels}
     mixed = np.concatenate([digits.train_images[:200], digits.test_images[:20]])
     labels = np.concatenate([digits.train_labels[:200], digits.test_labels[:20]])
     np.savez(tmp_path / "mixed.npz", train_images=mixed, train_labels=labels, **parts)

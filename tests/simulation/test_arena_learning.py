@@ -130,8 +130,8 @@ def test_cyclic_descends_at_one_node_after_the_other_and_visits_each_once_a_cycl
 
 @pytest.mark.parametrize("beside", [False, True])
 def test_fedavg_that_waits_for_half_averages_the_first_by_what_they_hold(beside: bool) -> None:
-    copies, server = [12, 6, 18, 24], {"server": "beside"} if beside else {}
-    arena, _ = play(3, copies, rule="fedavg", local_steps=2, wait_for=0.5, **server)
+    copies = [12, 6, 18, 24]
+    arena, _ = play(3, copies, rule="fedavg", local_steps=2, wait_for=0.5, server="beside" if beside else "node")
     w = FIRST
     for row in arena.rows:
         chosen = [each.node for each in row.by_node]
@@ -248,14 +248,8 @@ def test_feddc_passes_models_on_and_averages_them_when_it_is_due() -> None:
 @pytest.mark.parametrize(("dual", "pull"), [("pdmm", None), ("admm", None), ("pdmm", 2.0)])
 def test_pdmm_follows_its_equations(topology: str, dual: str, pull: float | None) -> None:
     steps = 3
-    _, found = play(
-        3,
-        rule="pdmm",
-        local_steps=steps,
-        topology=topology,
-        dual_update=dual,
-        **({} if pull is None else {"pull": pull}),
-    )
+    keys: dict[str, Any] = {} if pull is None else {"pull": pull}
+    _, found = play(3, rule="pdmm", local_steps=steps, topology=topology, dual_update=dual, **keys)
     graph = neighbours(topology, range(NODES))
     w = np.tile(FIRST, (NODES, 1))
     u = {(i, j): FIRST for i in graph for j in graph[i]}
@@ -278,7 +272,7 @@ def test_pdmm_follows_its_equations(topology: str, dual: str, pull: float | None
     [(150, {"pull": 0.5}, 1e-3), pytest.param(100, {"rate": 4.0}, 1e-8, id="variance-reduced")],
 )
 def test_pdmm_comes_to_the_optimum_of_all_data_together(
-    dual: str, rounds: int, keys: dict[str, float], within: float
+    dual: str, rounds: int, keys: dict[str, Any], within: float
 ) -> None:
     _, found = play(rounds, rule="pdmm", local_steps=4, topology="ring", dual_update=dual, **keys)
     best = np.linalg.lstsq(X, Y, rcond=None)[0]
