@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.context import BaseContext
 
 
@@ -18,3 +21,16 @@ def workers_with(*modules: str) -> BaseContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(modules))
     return context
+
+
+@contextmanager
+def no_interrupt() -> Iterator[None]:
+    """An interrupt waits until the block ends, here and in processes that start in it, until they are ready."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -69,6 +69,28 @@ def test_a_killed_run_is_resumed_to_the_same_rows_though_no_weights_were_saved(
     assert files(tmp_path / "run") == whole
 
 
+SEVERAL = (*LONG, "--method", "gossip", "--set", "exchange.local_steps=4", "--processes", "2", "--out", "run")
+
+
+def test_an_interrupt_ends_the_processes_that_train_without_a_word_of_theirs(
+    process: Process, tmp_path: Path
+) -> None:
+    running = process(*SEVERAL, "--rounds", "100000")
+    wait_for_rows(tmp_path / "run", 2)
+    os.killpg(running.pid, signal.SIGINT)
+    done = ended(running)
+    assert done.code == 1
+    assert "Traceback" not in done.err
+    assert "go on with: tramfl run --resume --out run" in done.err
+
+
+def test_processes_that_train_end_with_a_run_that_is_killed(process: Process, tmp_path: Path) -> None:
+    running = process(*SEVERAL, "--rounds", "100000")
+    wait_for_rows(tmp_path / "run", 2)
+    os.kill(running.pid, signal.SIGKILL)
+    assert ended(running).code == -signal.SIGKILL, "its pipes close once the processes have ended too"
+
+
 def test_resumed_with_a_larger_budget_it_goes_on(cli: Cli, tmp_path: Path) -> None:
     assert cli("run", "--rounds", 3, "--target", "1", "--out", "a").code == 0
     assert cli("run", "--rounds", 8, "--resume", "--out", "a").code == 0

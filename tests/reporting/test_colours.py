@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from tramfl.reporting.colours import KNOWN, in_order, looks
+from tramfl.methods import method_names
+from tramfl.reporting.colours import KNOWN, in_order, kind_of, looks
 
 
 def test_policies_of_the_paper_never_share_a_colour_a_line_or_a_marker() -> None:
@@ -23,3 +24,16 @@ def test_more_policies_than_looks_are_still_drawn() -> None:
 
 def test_the_papers_method_comes_first() -> None:
     assert in_order(["zebra", "random", "ant", "load-aware", "random"]) == ["load-aware", "random", "ant", "zebra"]
+
+
+def test_no_two_methods_look_alike_and_methods_of_different_families_differ_in_colour() -> None:
+    found = looks([*method_names(), "their-own", "another"])
+    assert len({(look.colour, look.dash) for look in found.values()}) == len(found)
+    race = ["load-aware", "express", "fedavg-m-of-n", "gossip-async", "feddc", "pdmm", "cmfd"]
+    assert len({looks(race)[name].colour for name in race}) == len(race)
+    assert all(looks(race)[name] == found[name] for name in race)
+
+
+def test_a_race_with_one_that_is_no_policy_of_the_papers_is_a_race_of_methods() -> None:
+    assert kind_of(["load-aware", "random"]) == "policy"
+    assert kind_of(["load-aware", "gossip"]) == "method"

@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from msgspec import UNSET
 from msgspec.structs import replace
 
 import tramfl
-from tramfl.config import LoadModel
+from tests.simulation.hand_clock import HandClock
+from tramfl.config import Budget, LoadModel, Partition
+from tramfl.learning.data.datasets import load_dataset
+from tramfl.learning.training.learner import threads_as_they_were
+from tramfl.learning.training.peers import PeerLearner
 from tramfl.methods import method_named, method_names, with_method
 from tramfl.notation import BadInput
 from tramfl.record import MODEL_FILE, Row, RunFolder, Sent
 from tramfl.scheduling.load_aware import LoadAware
+from tramfl.simulation.arena import Arena
 from tramfl.simulation.loads import RoundLoads, UniformLoads, load_source
 from tramfl.simulation.play import Request
 from tramfl.simulation.play import play as play_request
 from tramfl.simulation.scenarios import scenario_named
+from tramfl.simulation.setting import scheduling_only, with_training
 
 SCENARIO, NODES = "digits-5", 5
 FLOPS_PER_SAMPLE, MODEL_BITS, SAMPLES = 71.57e6, 38.42e6, 8 * 32
+FLOPS = FLOPS_PER_SAMPLE * SAMPLES
 KEPT = [name for name in method_names() if "exchange.rule" in method_named(name).settings]
 
 
@@ -42,51 +51,70 @@ def sent(row: Row) -> tuple[Sent, ...]:
     return row.sent
 
 
-def server_round(now: RoundLoads, links: list[float], wait_for: int) -> float:
+class Beside:
+    """The nodes' loads and the links of a server beside them, each from the draws of its own."""
+
+    def at(self, round_: int) -> RoundLoads:
+        nodes, server = loads().at(round_), load_source(LoadModel(), NODES + 1, 2**31).at(round_).bandwidth[NODES]
+        links = [[*row, server[node]] for node, row in enumerate(nodes.bandwidth)]
+        return RoundLoads([*nodes.flops, math.nan], [*links, list(server)])
+
+
+def server_round(clock: HandClock, row: Row, begin: float, server: int = 0, wait_for: int = NODES) -> float:
     """Down, train, up at every node; the server goes on with the first `wait_for`."""
-    times = [2 * MODEL_BITS / b + FLOPS_PER_SAMPLE * SAMPLES / f for f, b in zip(now.flops, links, strict=True)]
-    return sorted(times)[wait_for - 1]
+    ends = []
+    for node in range(NODES):
+        there = begin if node == server else clock.sent(MODEL_BITS, server, node, row.round, begin)
+        trained = clock.trained(FLOPS, node, row.round, there)
+        ends.append(trained if node == server else clock.sent(MODEL_BITS, node, server, row.round, trained))
+    return sorted(ends)[wait_for - 1]
 
 
-def mixing_round(now: RoundLoads, row: Row) -> float:
+def cyclic_round(clock: HandClock, row: Row, begin: float) -> float:
+    """One transfer, unless the model is there, then one training."""
+    assert row.node is not None
+    there = begin if row.holder == row.node else clock.sent(MODEL_BITS, row.holder, row.node, row.round, begin)
+    return clock.trained(FLOPS, row.node, row.round, there)
+
+
+def mixing_round(clock: HandClock, row: Row, begin: float) -> float:
     """Train everywhere, then send along every link of the round."""
-    ready = {each.node: FLOPS_PER_SAMPLE * SAMPLES / now.flops[each.node] for each in row.by_node}
-    arrivals = [ready[each.source] + each.bits / now.bandwidth[each.source][each.target] for each in sent(row)]
+    ready = {each.node: clock.trained(FLOPS, each.node, row.round, begin) for each in row.by_node}
+    arrivals = [clock.sent(each.bits, each.source, each.target, row.round, ready[each.source]) for each in sent(row)]
     return max(*ready.values(), *arrivals)
 
 
-def feddc_round(now: RoundLoads, row: Row) -> float:
+def feddc_round(clock: HandClock, row: Row, begin: float) -> float:
     """Train everywhere, then send; the answers to what was gathered follow what came last."""
     if row.round % 10:
-        return mixing_round(now, row)
-    ready = [FLOPS_PER_SAMPLE * SAMPLES / f for f in now.flops]
+        return mixing_round(clock, row, begin)
+    ready = [clock.trained(FLOPS, node, row.round, begin) for node in range(NODES)]
     middle = sent(row)[0].target
-    links = now.bandwidth[middle]
     others = [node for node in range(NODES) if node != middle]
-    gathered = max(ready[middle], *(ready[node] + MODEL_BITS / links[node] for node in others))
-    return gathered + max(MODEL_BITS / links[node] for node in others)
+    arrivals = [clock.sent(MODEL_BITS, node, middle, row.round, ready[node]) for node in others]
+    gathered = max(ready[middle], *arrivals)
+    return max(clock.sent(MODEL_BITS, middle, node, row.round, gathered) for node in others)
 
 
-def cmfd_round(now: RoundLoads, row: Row) -> float:
+def cmfd_round(clock: HandClock, row: Row, begin: float) -> float:
     """Train, predict, exchange outputs, distil."""
-    once = [FLOPS_PER_SAMPLE * 100 / f for f in now.flops]
-    ready = [FLOPS_PER_SAMPLE * SAMPLES / f + seconds / 3 for f, seconds in zip(now.flops, once, strict=True)]
+    once = FLOPS_PER_SAMPLE * 100
+    trained = [clock.trained(FLOPS, node, row.round, begin) for node in range(NODES)]
+    ready = [clock.trained(once / 3, node, row.round, at) for node, at in enumerate(trained)]
     arrived = list(ready)
     for each in sent(row):
         assert each.bits == 100 * 10 * 32
-        came = ready[each.source] + each.bits / now.bandwidth[each.source][each.target]
+        came = clock.sent(each.bits, each.source, each.target, row.round, ready[each.source])
         arrived[each.target] = max(arrived[each.target], came)
-    return max(a + o for a, o in zip(arrived, once, strict=True))
+    return max(clock.trained(once, node, row.round, at) for node, at in enumerate(arrived))
 
 
-CLOCKS: dict[str, Callable[[RoundLoads, Row], float]] = {
-    "fedavg": lambda now, row: server_round(now, now.bandwidth[0], NODES),
-    "fedavg-m-of-n": lambda now, row: server_round(now, now.bandwidth[0], 3),
-    "fedprox": lambda now, row: server_round(now, now.bandwidth[0], NODES),
-    "cyclic": lambda now, row: (
-        FLOPS_PER_SAMPLE * SAMPLES / now.flops[row.node or 0]
-        + (0.0 if row.holder == row.node else MODEL_BITS / now.bandwidth[row.holder][row.node or 0])
-    ),
+CLOCKS: dict[str, Callable[[HandClock, Row, float], float]] = {
+    "fedavg": server_round,
+    "fedavg-m-of-n": partial(server_round, wait_for=3),
+    "fedavg-beside": partial(server_round, server=NODES),
+    "fedprox": server_round,
+    "cyclic": cyclic_round,
     "gossip": mixing_round,
     "gossip-ring": mixing_round,
     "gossip-pairs": mixing_round,
@@ -97,53 +125,58 @@ CLOCKS: dict[str, Callable[[RoundLoads, Row], float]] = {
     "admm": mixing_round,
     "cmfd": cmfd_round,
 }
-"""Each barrier method's round, from the loads alone; the asynchronous one is in test_arena_learning."""
+"""When each barrier method's round ends, from the loads alone; the asynchronous one is in test_arena_learning."""
 
 
+@pytest.mark.parametrize("slot", [None, 0.25])
 @pytest.mark.parametrize("method", CLOCKS)
-def test_the_clock_follows_from_the_loads_alone(method: str) -> None:
-    source, total = loads(), 0.0
-    for row in play(method):
-        total += CLOCKS[method](source.at(row.round), row)
-        assert row.total_seconds == pytest.approx(total, rel=1e-12)
+def test_the_clock_follows_from_the_loads_alone(method: str, slot: float | None) -> None:
+    in_slots = {} if slot is None else {"loads.clock": "slot", "loads.slot_seconds": slot}
+    clock, total = HandClock(Beside() if method == "fedavg-beside" else loads(), slot), 0.0
+    for row in play(method, settings=in_slots):
+        total = CLOCKS[method](clock, row, total)
+        assert row.total_seconds == pytest.approx(total, rel=1e-12 if slot is None else 1e-9)
         parts = row.compute_seconds + row.transfer_seconds + row.idle_seconds
         assert parts == pytest.approx(row.decision.predicted_seconds, rel=1e-12)
 
 
 def test_every_method_in_which_nodes_keep_models_has_its_clock_checked() -> None:
-    assert set(KEPT) - set(CLOCKS) == {"fedavg-beside", "gossip-async"}
+    assert set(KEPT) - set(CLOCKS) == {"gossip-async"}
 
 
-def test_a_server_beside_the_nodes_has_links_of_its_own() -> None:
-    beside = load_source(LoadModel(), NODES + 1, 2**31)
-    total = 0.0
+def test_a_server_beside_the_nodes_sends_to_every_node_and_hears_from_it() -> None:
+    ways = [(NODES, node) for node in range(NODES)] + [(node, NODES) for node in range(NODES)]
     for row in play("fedavg-beside"):
-        total += server_round(loads().at(row.round), beside.at(row.round).bandwidth[NODES][:NODES], NODES)
-        assert row.total_seconds == pytest.approx(total, rel=1e-12)
-        assert {each.source for each in sent(row)} | {each.target for each in sent(row)} == set(range(NODES + 1))
+        assert [(each.source, each.target) for each in sent(row)] == ways
 
 
-def test_in_slots_work_runs_through_the_slots_that_it_lasts() -> None:
-    settings = {"loads.clock": "slot", "loads.slot_seconds": 0.25}
-    (row,) = play("gossip-pairs", 1, settings=settings)
-    source = loads()
+@pytest.mark.parametrize("method", ["gossip-m-of-n", "fedavg-m-of-n"])
+def test_a_round_goes_on_with_the_nodes_that_are_first_by_their_loads(method: str) -> None:
+    clock, begin = HandClock(loads()), 0.0
+    for row in play(method):
 
-    def lasts(work: float, begin: float, rate: Callable[[RoundLoads], float]) -> float:
-        now = begin
-        while work > 0:
-            slot = math.floor(now / 0.25 + 1e-9) + 1
-            speed, end = rate(source.at(slot)), slot * 0.25
-            if speed * (end - now) >= work:
-                return now + work / speed
-            work, now = work - speed * (end - now), end
-        return now
+        def ready(node: int, round_: int = row.round, begin: float = begin) -> float:
+            there = begin
+            if method == "fedavg-m-of-n" and node:
+                there = clock.sent(MODEL_BITS, 0, node, round_, begin)
+            trained = clock.trained(FLOPS, node, round_, there)
+            return (
+                trained if method == "gossip-m-of-n" or not node else clock.sent(MODEL_BITS, node, 0, round_, trained)
+            )
 
-    ready = [lasts(FLOPS_PER_SAMPLE * SAMPLES, 0.0, lambda at, n=n: at.flops[n]) for n in range(NODES)]  # type: ignore[misc]
-    ends = [
-        lasts(MODEL_BITS, ready[s.source], lambda at, s=s: at.bandwidth[s.source][s.target])  # type: ignore[misc]
-        for s in sent(row)
-    ]
-    assert row.total_seconds == pytest.approx(max(*ready, *ends), rel=1e-9)
+        assert [each.node for each in row.by_node] == sorted(sorted(range(NODES), key=ready)[:3])
+        begin = row.total_seconds
+
+
+@pytest.mark.parametrize("method", sorted({*KEPT} - {"pdmm", "admm"}))
+def test_models_that_no_step_reads_again_are_forgotten(method: str) -> None:
+    base = scenario_named("mnist-10")
+    many = replace(base, partition=Partition(layout="iid", nodes=12), budget=Budget(rounds=80))
+    scenario = with_method(many, method_named(method))
+    arena = Arena(scenario, scheduling_only(scenario), keep_rows=False)
+    for _ in arena.rounds():
+        pass
+    assert len(arena.live) <= 4 * 12
 
 
 @pytest.mark.parametrize("method", KEPT)
@@ -214,6 +247,36 @@ def test_settings_that_a_method_cannot_follow_are_refused_in_one_sentence() -> N
             play(method, 1, settings=settings)
     with pytest.raises(BadInput, match="has none, for every node keeps a model"):
         tramfl.simulate(SCENARIO, policy=LoadAware, train=False, settings={"exchange.rule": "gossip"})
+
+
+def test_the_test_set_is_never_shared(tmp_path: Path) -> None:
+    digits = load_dataset("digits", tmp_path)
+    parts: dict[str, Any] = {"test_images": digits.test_images, "test_labels": digits.test_labels}
+    mixed = np.concatenate([digits.train_images[:200], digits.test_images[:20]])
+    labels = np.concatenate([digits.train_labels[:200], digits.test_labels[:20]])
+    np.savez(tmp_path / "mixed.npz", train_images=mixed, train_labels=labels, **parts)
+    np.savez(tmp_path / "apart.npz", train_images=mixed[:200], train_labels=labels[:200], **parts)
+
+    def shares(source: str) -> tuple[Row, ...]:
+        return tramfl.simulate(SCENARIO, method="cmfd", rounds=1, settings={"exchange.shared": source}).rows
+
+    with pytest.raises(BadInput, match=r"has 20 of the [\d,]+ test inputs .* name other data, or held-back"):
+        shares(f"npz:{tmp_path / 'mixed.npz'}")
+    with pytest.raises(BadInput, match=r"exchange\.shared: dataset = 'test': use digits"):
+        shares("test")
+    (row,) = shares(f"npz:{tmp_path / 'apart.npz'}")
+    assert row.sent_bits == 20 * 100 * 10 * 32
+
+
+def test_a_process_that_trains_has_as_many_threads_as_the_run() -> None:
+    scenario = with_method(scenario_named("digits-3"), method_named("gossip"))
+    with threads_as_they_were():
+        torch.set_num_threads(3)
+        _, learner = with_training(scenario, threads=None, processes=2)
+        assert isinstance(learner, PeerLearner)
+        assert learner.crew is not None
+        assert learner.crew._pool.submit(torch.get_num_threads).result() == 3
+        learner.close()
 
 
 def test_nodes_that_train_in_processes_of_their_own_come_to_the_same_models(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ drawn. The loss is the mean squared error, and SGD has no momentum.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ import torch
 from msgspec import UNSET
 
 import tramfl
+from tests.simulation.hand_clock import HandClock
 from tramfl.config import LoadModel, Scenario, settings_from
-from tramfl.exchange.topology import metropolis, neighbours
+from tramfl.exchange.topology import neighbours
 from tramfl.learning.training.learner import Learner
 from tramfl.learning.training.peers import PeerLearner
 from tramfl.notation import Reals
@@ -44,10 +46,10 @@ class Line(torch.nn.Module):
 FIRST = np.array([1.0, -1.0, 0.5])
 
 
-def data() -> tramfl.Data:
-    inputs, node = np.repeat(X, COPIES, axis=0), np.repeat(np.arange(NODES), COPIES)
+def data(copies: Sequence[int]) -> tramfl.Data:
+    inputs, node = np.repeat(X, copies, axis=0), np.repeat(np.arange(NODES), copies)
     return tramfl.Data(
-        (inputs, np.repeat(Y, COPIES)),
+        (inputs, np.repeat(Y, copies)),
         (X, Y),
         strata=node,
         classes=[str(n) for n in range(NODES)],
@@ -55,7 +57,9 @@ def data() -> tramfl.Data:
     )
 
 
-def play(rounds: int, **exchange: Any) -> tuple[Arena, Reals]:
+def play(
+    rounds: int, copies: Sequence[int] = (COPIES,) * NODES, slot: float | None = None, **exchange: Any
+) -> tuple[Arena, Reals]:
     """The run, and every node's w after it."""
     table: dict[str, Any] = {
         "exchange": exchange,
@@ -63,9 +67,10 @@ def play(rounds: int, **exchange: Any) -> tuple[Arena, Reals]:
         "cost": {"flops_per_sample": 1e6, "model_bits": 1e6},
         "training": {"learning_rate": RATE, "momentum": 0.0, "batch_size": 5, "network": "own"},
         "budget": {"rounds": rounds, "metric": "loss"},
+        "loads": {} if slot is None else {"clock": "slot", "slot_seconds": slot},
     }
     scenario = settings_from(table, Scenario, "test")
-    app = tramfl.App(model=Line, data=data(), loss=torch.nn.functional.mse_loss)
+    app = tramfl.App(model=Line, data=data(copies), loss=torch.nn.functional.mse_loss)
     setting, learner = with_training(scenario, app=app, threads=1)
     arena = Arena(scenario, setting)
     for _ in arena.rounds():
@@ -102,11 +107,13 @@ def descend(
 
 @pytest.mark.parametrize(("proximal", "rate"), [(0.0, 1.0), (4.0, 0.5)])
 def test_fedavg_and_fedprox_average_what_the_nodes_trained(proximal: float, rate: float) -> None:
-    arena, _ = play(2, rule="fedavg", local_steps=3, proximal=proximal, rate=rate)
+    copies = [12, 6, 18, 24]
+    arena, _ = play(2, copies, rule="fedavg", local_steps=3, proximal=proximal, rate=rate)
     share = RATE * rate * proximal / (1 + RATE * rate * proximal)
     w = FIRST
     for _ in range(2):
-        w = np.mean([descend(w, node, 3, w, share, RATE * rate) for node in range(NODES)], axis=0)
+        trained = [descend(w, node, 3, w, share, RATE * rate) for node in range(NODES)]
+        w = np.average(trained, axis=0, weights=copies)
     assert consensus(arena) == pytest.approx(w, rel=1e-9)
 
 
@@ -121,6 +128,28 @@ def test_cyclic_descends_at_one_node_after_the_other_and_visits_each_once_a_cycl
     assert consensus(arena) == pytest.approx(w, rel=1e-9)
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_fedavg_that_waits_for_half_averages_the_first_by_what_they_hold(beside: bool) -> None:
+    copies = [12, 6, 18, 24]
+    arena, _ = play(3, copies, rule="fedavg", local_steps=2, wait_for=0.5, server="beside" if beside else "node")
+    w = FIRST
+    for row in arena.rows:
+        chosen = [each.node for each in row.by_node]
+        assert len(chosen) == 2
+        w = np.average([descend(w, n, 2) for n in chosen], axis=0, weights=[copies[n] for n in chosen])
+    assert consensus(arena) == pytest.approx(w, rel=1e-9)
+
+
+def mixing_matrix(graph: Mapping[int, Sequence[int]]) -> Reals:
+    """W_ij = 1 / (1 + max(d_i, d_j)) between neighbours, W_ii what is left to 1."""
+    found = np.zeros((NODES, NODES))
+    for i, others in graph.items():
+        for j in others:
+            found[i, j] = 1 / (1 + max(len(others), len(graph[j])))
+        found[i, i] = 1 - found[i].sum()
+    return found
+
+
 @pytest.mark.parametrize("topology", ["full", "ring", "matching"])
 def test_gossip_mixes_with_metropolis_weights(topology: str) -> None:
     arena, found = play(3, rule="gossip", local_steps=2, topology=topology)
@@ -129,8 +158,7 @@ def test_gossip_mixes_with_metropolis_weights(topology: str) -> None:
         graph = {n: tuple(s.target for s in sent(row) if s.source == n) for n in range(NODES)}
         if topology != "matching":
             assert graph == neighbours(topology, range(NODES))
-        mix = np.array([[metropolis(graph)[i].get(j, 0.0) for j in range(NODES)] for i in range(NODES)])
-        w = mix @ np.array([descend(w[node], node, 2) for node in range(NODES)])
+        w = mixing_matrix(graph) @ np.array([descend(w[node], node, 2) for node in range(NODES)])
     assert found == pytest.approx(w, rel=1e-9)
 
 
@@ -150,10 +178,11 @@ def test_gossip_that_waits_for_half_mixes_those_that_trained_and_leaves_the_othe
         assert found[node] == pytest.approx(mean if node in chosen else FIRST, rel=1e-9)
 
 
-def test_asynchronous_gossip_adds_up_its_events_in_the_order_of_time() -> None:
-    arena, _ = play(6, rule="gossip-async", local_steps=2)
+@pytest.mark.parametrize("slot", [None, 0.004])
+def test_asynchronous_gossip_adds_up_its_events_in_the_order_of_time(slot: float | None) -> None:
+    arena, _ = play(6, slot=slot, rule="gossip-async", local_steps=2)
     partner = partners(arena)
-    loads = UniformLoads(LoadModel(), np.full(NODES, 10e12), 0)
+    clock = HandClock(UniformLoads(LoadModel(), np.full(NODES, 10e12), 0), slot)
     now: list[tuple[float, int, str, int]] = [(0.0, node, "begin", node) for node in range(NODES)]
     order, ended, cycle = NODES, 0, [0] * NODES
     w = np.tile(FIRST, (NODES, 1))
@@ -164,12 +193,11 @@ def test_asynchronous_gossip_adds_up_its_events_in_the_order_of_time() -> None:
         other = partner[node, cycle[node] + (what == "begin")]
         if what == "begin":
             cycle[node] += 1
-            drawn = loads.at(cycle[node])
             snapshots[node] = w[node].copy(), w[other].copy()
             for link in ((node, other), (other, node)):  # a link carries one transfer at a time in each direction
-                free[link] = max(at, free.get(link, 0.0)) + 1e6 / drawn.bandwidth[node][other]
+                free[link] = clock.sent(1e6, node, other, cycle[node], max(at, free.get(link, 0.0)))
             arrival = max(free[node, other], free[other, node])
-            end = max(arrival, at + 1e6 * 10 / drawn.flops[node])
+            end = max(arrival, clock.trained(1e6 * 10, node, cycle[node], at))
             heapq.heappush(now, (arrival, order + 1, "arrived", node))
             heapq.heappush(now, (end, order + 2, "end", node))
             order += 2
@@ -183,7 +211,7 @@ def test_asynchronous_gossip_adds_up_its_events_in_the_order_of_time() -> None:
             ended += 1
             order += 1
             heapq.heappush(now, (at, order, "begin", node))
-    short, found = play(2, rule="gossip-async", local_steps=2)
+    short, found = play(2, slot=slot, rule="gossip-async", local_steps=2)
     assert short.rows[-1].total_seconds == pytest.approx(at, rel=1e-9)
     assert found == pytest.approx(w, rel=1e-9)
 
@@ -220,14 +248,8 @@ def test_feddc_passes_models_on_and_averages_them_when_it_is_due() -> None:
 @pytest.mark.parametrize(("dual", "pull"), [("pdmm", None), ("admm", None), ("pdmm", 2.0)])
 def test_pdmm_follows_its_equations(topology: str, dual: str, pull: float | None) -> None:
     steps = 3
-    _, found = play(
-        3,
-        rule="pdmm",
-        local_steps=steps,
-        topology=topology,
-        dual_update=dual,
-        **({} if pull is None else {"pull": pull}),
-    )
+    keys: dict[str, Any] = {} if pull is None else {"pull": pull}
+    _, found = play(3, rule="pdmm", local_steps=steps, topology=topology, dual_update=dual, **keys)
     graph = neighbours(topology, range(NODES))
     w = np.tile(FIRST, (NODES, 1))
     u = {(i, j): FIRST for i in graph for j in graph[i]}
@@ -245,10 +267,16 @@ def test_pdmm_follows_its_equations(topology: str, dual: str, pull: float | None
 
 
 @pytest.mark.parametrize("dual", ["pdmm", "admm"])
-def test_pdmm_comes_to_the_optimum_of_all_data_together(dual: str) -> None:
-    _, found = play(150, rule="pdmm", local_steps=4, topology="ring", dual_update=dual, pull=0.5)
+@pytest.mark.parametrize(
+    ("rounds", "keys", "within"),
+    [(150, {"pull": 0.5}, 1e-3), pytest.param(100, {"rate": 4.0}, 1e-8, id="variance-reduced")],
+)
+def test_pdmm_comes_to_the_optimum_of_all_data_together(
+    dual: str, rounds: int, keys: dict[str, Any], within: float
+) -> None:
+    _, found = play(rounds, rule="pdmm", local_steps=4, topology="ring", dual_update=dual, **keys)
     best = np.linalg.lstsq(X, Y, rcond=None)[0]
-    assert found == pytest.approx(np.tile(best, (NODES, 1)), abs=0.001)
+    assert found == pytest.approx(np.tile(best, (NODES, 1)), abs=within)
 
 
 def softmax(logits: Reals) -> Reals:
@@ -281,7 +309,7 @@ def test_cmfd_mixes_soft_outputs_and_distils_them() -> None:
     rows = list(arena.rounds())
     found = [weights(learner, arena.value((node, "w"))) for node in range(NODES)]
     graph = neighbours("ring", range(NODES))
-    mix = np.array([[metropolis(graph)[i].get(j, 0.0) for j in range(NODES)] for i in range(NODES)])
+    mix = mixing_matrix(graph)
     w = np.tile(np.array([FIRST, -FIRST]), (NODES, 1, 1))
     for _ in range(2):
         for i in range(NODES):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,38 @@ def test_many_transfers_together_take_to_the_last_digit_what_each_takes(clock: s
         for i, j, begin, size in zip(one.tolist(), other.tolist(), at.tolist(), bits.tolist(), strict=True)
     ]
     assert found.sending_along(one, other, 2, at, bits).tolist() == each
+
+
+class Counting:
+    """Loads of 2,000 nodes, of which a clock can keep eight steps; which of them are there, and which were asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.there: weakref.WeakSet[RoundLoads] = weakref.WeakSet()
+
+    def at(self, round_: int) -> RoundLoads:
+        self.asked.append(round_)
+        loads = Large([float(round_)] * 2000, [])
+        self.there.add(loads)
+        return loads
+
+
+class Large(RoundLoads):
+    __hash__ = object.__hash__
+
+
+@pytest.mark.parametrize("slots", [True, False])
+def test_a_clock_keeps_the_latest_loads_that_fit_into_memory_and_works_out_others_again(slots: bool) -> None:
+    source = Counting()
+    clock: LoadClock = SlotClock(source, COST, 1.0) if slots else RoundClock(source, COST, apart=True)
+    for step in range(1, 51):
+        assert clock.loads(step).flops[0] == step
+        assert len(source.there) <= 8
+        asked = len(source.asked)
+        assert clock.loads(max(1, step - 3)).flops[0] == max(1, step - 3)
+        assert len(source.asked) == asked, "the latest loads are kept"
+    assert clock.loads(2).flops[0] == 2.0
+    assert source.asked == [*range(1, 51), 2]
 
 
 def test_on_the_round_clock_a_round_takes_its_load_alone() -> None:

@@ -16,7 +16,18 @@ from __future__ import annotations
 import numpy as np
 
 from tramfl.config import ExchangeSettings
-from tramfl.exchange.plans import MEAN, Combine, Reading, RoundPlan, RoundView, Send, Step, TrainStep, Variable
+from tramfl.exchange.plans import (
+    MEAN,
+    Combine,
+    Forget,
+    Reading,
+    RoundPlan,
+    RoundView,
+    Send,
+    Step,
+    TrainStep,
+    Variable,
+)
 from tramfl.exchange.topology import quickest_permutation
 from tramfl.notation import NodeId
 
@@ -54,7 +65,8 @@ class FedDC:
         others = [node for node in chosen if node != middle]
         parts = tuple(("w" if node == middle else f"w/{node}", 1 / len(chosen)) for node in chosen)
         gathered: list[Step] = [Send(node, middle, "w", f"w/{node}") for node in others]
-        return [*gathered, Combine(middle, "w", parts), *(Send(middle, node, "w", "w") for node in others)]
+        averaged = (Combine(middle, "w", parts), Forget(middle, tuple(f"w/{node}" for node in others)))
+        return [*gathered, *averaged, *(Send(middle, node, "w", "w") for node in others)]
 
     def _permute(self, chosen: tuple[NodeId, ...], view: RoundView) -> list[Step]:
         if self._settings.matching == "random":

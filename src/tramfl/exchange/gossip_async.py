@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tramfl.config import ExchangeSettings
-from tramfl.exchange.plans import MEAN, Combine, Cycle, Reading, RoundView, Step, Trade, TrainStep, Variable
+from tramfl.exchange.plans import MEAN, Combine, Cycle, Forget, Reading, RoundView, Step, Trade, TrainStep, Variable
 from tramfl.exchange.topology import neighbours
 from tramfl.notation import NodeId
 
@@ -44,26 +44,29 @@ class AsynchronousGossip:
         others: Sequence[NodeId] = self._links[node]
         if len(view.reporting) < view.nodes:
             others = sorted(set(others).intersection(view.reporting))
-        mine = f"mine/{node}"
-        begin: list[Step] = []
-        arrived: tuple[Step, ...] = ()
-        if not others:
-            begin.append(Combine(node, mine, (("w", 1.0),)))
-        else:
+        mine, theirs = notes = (f"mine/{node}", f"theirs/{node}")
+        begin: tuple[Step, ...]
+        arrived: tuple[Step, ...]
+        if others:
             other = others[int(rng.integers(len(others)))]
-            theirs = f"theirs/{node}"
-            begin.append(Trade(node, other, "w", (mine, theirs)))
+            begin = (Trade(node, other, "w", notes),)
             arrived = (
                 Combine(node, "w", (("w", 1.0), (theirs, 0.5), (mine, -0.5))),
                 Combine(other, "w", (("w", 1.0), (mine, 0.5), (theirs, -0.5))),
+                Forget(other, notes),
             )
+        else:
+            begin, arrived = (Combine(node, mine, (("w", 1.0),)),), ()
+        noted = notes if others else (mine,)
         if not view.held[node]:
-            return Cycle(tuple(begin), arrived, ())
-        begin.append(TrainStep(node, view.samples, mine, "trained"))
+            return Cycle(begin, arrived, (Forget(node, noted),))
         return Cycle(
-            tuple(begin),
+            (*begin, TrainStep(node, view.samples, mine, "trained")),
             arrived,
-            (Combine(node, "w", (("w", 1.0), ("trained", 1.0), (mine, -1.0))),),
+            (
+                Combine(node, "w", (("w", 1.0), ("trained", 1.0), (mine, -1.0))),
+                Forget(node, (*noted, "trained")),
+            ),
         )
 
     def reading(self, view: RoundView) -> Reading:

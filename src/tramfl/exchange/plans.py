@@ -136,7 +136,14 @@ class Distil(Struct, frozen=True):
     into: str = "w"
 
 
-Step = TrainStep | Combine | Send | Trade | Mix | Cross | Predict | Distil
+class Forget(Struct, frozen=True):
+    """A place forgets variables that nothing reads any longer. All others are kept, and saved with the run."""
+
+    place: Place
+    names: tuple[str, ...]
+
+
+Step = TrainStep | Combine | Send | Trade | Mix | Cross | Predict | Distil | Forget
 
 
 class RoundPlan(Struct, frozen=True):

@@ -26,12 +26,13 @@ class Look(NamedTuple):
     """Matplotlib's marker, the same shape."""
 
 
-SOLID, DASHED, DOTTED, DASH_DOT, LONG = (
+SOLID, DASHED, DOTTED, DASH_DOT, LONG, LONG_DOT = (
     ("solid", "-"),
     ("dash", "--"),
     ("dot", ":"),
     ("dashdot", "-."),
     ("longdash", (0, (8, 3))),
+    ("longdashdot", (0, (8, 3, 1, 3))),
 )
 KNOWN = {
     "load-aware": Look("#0072B2", *SOLID, "circle", "o"),
@@ -40,6 +41,25 @@ KNOWN = {
     "variance-first": Look("#E69F00", *DASH_DOT, "triangle-up", "^"),
     "tram": Look("#CC79A7", *LONG, "diamond", "D"),
 }
+FAMILIES = {
+    "express": Look("#56B4E9", *SOLID, "pentagon", "p"),
+    "fedavg": Look("#D55E00", *SOLID, "hexagon", "h"),
+    "fedavg-m-of-n": Look("#D55E00", *DASHED, "hexagon", "h"),
+    "fedavg-beside": Look("#D55E00", *DASH_DOT, "hexagon", "h"),
+    "fedprox": Look("#D55E00", *LONG, "hexagon", "h"),
+    "gossip": Look("#009E73", *SOLID, "triangle-down", "v"),
+    "gossip-async": Look("#009E73", *DOTTED, "triangle-down", "v"),
+    "gossip-m-of-n": Look("#009E73", *LONG_DOT, "triangle-down", "v"),
+    "gossip-pairs": Look("#009E73", *LONG, "triangle-down", "v"),
+    "gossip-ring": Look("#009E73", *DASH_DOT, "triangle-down", "v"),
+    "feddc": Look("#E69F00", *SOLID, "triangle-left", "<"),
+    "feddc-load-aware": Look("#E69F00", *DASHED, "triangle-left", "<"),
+    "pdmm": Look("#CC79A7", *SOLID, "triangle-right", ">"),
+    "admm": Look("#CC79A7", *DASHED, "triangle-right", ">"),
+    "cmfd": Look("#7F7F7F", *SOLID, "star", "*"),
+    "cyclic": Look("#7F7F7F", *LONG_DOT, "star", "*"),
+}
+"""Methods of one family have one colour; they differ in their lines, from each other and from the policies."""
 REMAINING = tuple(
     Look(colour, *style, *mark)
     for style in (SOLID, DASHED, DASH_DOT, DOTTED)
@@ -55,15 +75,20 @@ def in_order(policies: Iterable[str]) -> list[str]:
     return sorted(set(policies), key=lambda name: (rank.get(name, len(rank)), name))
 
 
-def looks(policies: Iterable[str]) -> dict[str, Look]:
-    """A look for each policy; a policy from outside gets one by its name, whatever else is drawn.
+def kind_of(names: Iterable[str]) -> str:
+    """What to call what is compared: the paper's five are policies; with any other among them, all are methods."""
+    return "policy" if KNOWN.keys() >= set(names) else "method"
 
-    Only where two outside policies would look alike does the later one, by name, move on.
+
+def looks(policies: Iterable[str]) -> dict[str, Look]:
+    """A look for each policy or method; one from outside gets a look by its name, whatever else is drawn.
+
+    Only where it would look like a built-in one, or like an earlier one by name, does it move on.
     """
-    chosen: dict[str, Look] = {}
-    for name in in_order(policies):
-        if name in KNOWN:
-            chosen[name] = KNOWN[name]
+    names, built_in = in_order(policies), KNOWN | FAMILIES
+    chosen = {name: built_in[name] for name in names if name in built_in}
+    for name in names:
+        if name in chosen:
             continue
         start = zlib.crc32(name.encode())
         turns = [REMAINING[(start + i) % len(REMAINING)] for i in range(len(REMAINING))]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from tramfl.record import Summary
-from tramfl.reporting.colours import Look, in_order
+from tramfl.reporting.colours import Look, in_order, kind_of
 from tramfl.reporting.markup import Html, element, table, together
 from tramfl.reporting.measures import Measure, Target, capital, in_order_of_difficulty
 from tramfl.reporting.plots import MANY_NODES, Plot, held_map
@@ -57,7 +57,7 @@ def _facts(runs: Sequence[Run]) -> list[str]:
     facts = [_count(len(groups), "scenario")] if len(groups) > 1 else [_count(runs[0].nodes, "node")]
     if len(runs) == 1:
         return [*facts, runs[0].policy, f"seed {runs[0].seed}", _count(runs[0].summary.rounds, "round")]
-    return [*facts, _count(len(policies), "policy"), _count(len(seeds), "seed"), _count(len(runs), "run")]
+    return [*facts, _count(len(policies), _kind(runs).lower()), _count(len(seeds), "seed"), _count(len(runs), "run")]
 
 
 def contents(groups: dict[str, list[Run]]) -> Html:
@@ -73,7 +73,10 @@ def scenario(
     several, level = len(runs) > 1, "h2" if name is None else "h3"
     sections: list[tuple[str, list[Html]]] = [
         ("Time to target", [_target_table(runs, looks), _difference_table(runs, looks)]),
-        ("What each policy did" if several else "In numbers", [_totals(runs, looks), _models(runs, looks)]),
+        (
+            f"What each {_kind(runs).lower()} did" if several else "In numbers",
+            [_totals(runs, looks), _models(runs, looks)],
+        ),
         ("How it went", [_mode_choice(key, runs), _figures(key, comparing, level)]),
         (
             "Inside one run" if several else "Inside the run",
@@ -129,7 +132,7 @@ def _target_table(runs: Sequence[Run], looks: Looks) -> Html:
     if any(0 < time.reached < time.seeds for time in times):
         caption += "; (3 of 5) means that only three of five seeds got there"
     missed = f" {NOT_REACHED} : not reached within the budget." if any(time.mean is None for time in times) else ""
-    headings = ["Policy", *(f"to {aim}" for aim in aims)]
+    headings = [_kind(runs), *(f"to {aim}" for aim in aims)]
     return table(f"{caption}.{_directions(aims)}{missed}", headings, rows, class_=_targets_class(aims))
 
 
@@ -187,7 +190,7 @@ def _difference_table(runs: Sequence[Run], looks: Looks) -> Html:
         f"Seconds later than {reference} on equal seeds: mean ± half of its 95 % confidence interval, and how many"
         " seeds had both reach the target. In bold where the interval excludes 0."
     )
-    headings = ["Policy", *(f"to {aim}" for aim in aims)]
+    headings = [_kind(runs), *(f"to {aim}" for aim in aims)]
     return table(caption, headings, rows, class_=_targets_class(aims))
 
 
@@ -212,7 +215,7 @@ def _totals(runs: Sequence[Run], looks: Looks) -> Html:
     means = "Means over seeds; the variance is the largest of any seed. " if len(runs) > len(rows) else ""
     caption = f"Totals of the whole run. {means}The limit V on the variance is {limits}."
     last = [f"Last {measure.name}" for measure in measures]
-    headings = ["Policy", *(heading for heading, _ in TOTALS), "Sent (Gbit)", *last]
+    headings = [_kind(runs), *(heading for heading, _ in TOTALS), "Sent (Gbit)", *last]
     return table(caption, headings, rows, class_="numbers")
 
 
@@ -235,7 +238,7 @@ def _models(runs: Sequence[Run], looks: Looks) -> Html:
         "As measured last, where every node keeps a model: over the nodes' models, and of the consensus, which is the"
         " server's model, or the mean of all models, taken for the test alone."
     )
-    return table(caption, ["Policy", "Mean", "Worst node", "Consensus", "Targets are of"], rows, class_="numbers")
+    return table(caption, ["Method", "Mean", "Worst node", "Consensus", "Targets are of"], rows, class_="numbers")
 
 
 def _rate(group: Sequence[Summary]) -> str:
@@ -366,7 +369,7 @@ def what_was_run(runs: Sequence[Run]) -> Html:
         [str(run.folder), run.scenario, run.policy, str(run.seed), f"{run.summary.rounds:,}", run.summary.status]
         for run in runs
     ]
-    headings = ["Folder", "Scenario", "Policy", "Seed", "Rounds", "Status"]
+    headings = ["Folder", "Scenario", _kind(runs), "Seed", "Rounds", "Status"]
     every = table("Settings of the runs; several values where they differ.", ["Key", "Value"], rows)
     where = table("The runs of this report.", headings, places)
     return together(
@@ -405,6 +408,10 @@ def _essentials(runs: Sequence[Run], settings: dict[str, list[str]]) -> list[Htm
         for key, values in facts.items()
         if values
     ]
+
+
+def _kind(runs: Sequence[Run]) -> str:
+    return kind_of(run.policy for run in runs).capitalize()
 
 
 def _count(number: int, thing: str) -> str:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from tramfl.config import ACCURACY
 from tramfl.record import Regret
-from tramfl.reporting.colours import in_order
+from tramfl.reporting.colours import in_order, kind_of
 from tramfl.reporting.intervals import half_width, mean_of
 from tramfl.reporting.measures import Measure, Target, in_order_of_difficulty
 from tramfl.reporting.runs import Run, by_measure, by_scenario
@@ -184,7 +184,7 @@ def _policies_by_targets(title: str, cells: Mapping[tuple[str, str, Target], Tex
     scenarios = list(dict.fromkeys(scenario for scenario, _, _ in cells))
     aims = in_order_of_difficulty(aim for _, _, aim in cells)
     table = Table(title=title, title_justify="left")
-    for heading in ["Scenario"] * (len(scenarios) > 1) + ["Policy"]:
+    for heading in ["Scenario"] * (len(scenarios) > 1) + [kind_of(policy for _, policy, _ in cells).capitalize()]:
         table.add_column(heading)
     for aim in aims:
         table.add_column(str(aim), justify="right")

@@ -50,8 +50,6 @@ from tramfl.simulation.stage import Shipment, Stage
 _EXCHANGE = 105
 """Keeps what methods draw apart from every other use of the seed."""
 _MEAN_MODEL = "the mean of the nodes' models"
-_ROUNDS_KEPT = 32
-"""Rounds whose loads stay in memory where nodes are in different cycles."""
 _OUTPUT_BITS = 32
 """Of one number of soft outputs."""
 
@@ -129,6 +127,11 @@ class Arena(Playing):
     def value(self, variable: Variable) -> Digest:
         """What a variable has after the last row."""
         return self._stage.value(variable)
+
+    @property
+    def live(self) -> list[Digest]:
+        """The values that some variable has after the last row: what is kept in memory and saved."""
+        return self._stage.live
 
     def saved(self, about: dict[str, str]) -> Saved | None:
         """The consensus, and every value that a variable has after the last row."""
@@ -255,7 +258,7 @@ def _stage(
     clock: LoadClock = (
         SlotClock(source, setting.cost, scenario.loads.slot_seconds)
         if slots
-        else RoundClock(source, setting.cost, kept=_ROUNDS_KEPT if is_asynchronous(rule) else 1)
+        else RoundClock(source, setting.cost, apart=is_asynchronous(rule))
     )
     outputs = len(setting.labels) if setting.peers is None else setting.peers.outputs
     bits = float(settings.shared_samples * outputs * _OUTPUT_BITS)

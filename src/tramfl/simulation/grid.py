@@ -14,7 +14,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from msgspec.structs import replace
 
 from tramfl.config import Scenario, as_table, override, settings_from, with_value
 from tramfl.notation import BadInput
-from tramfl.processes import workers_with
+from tramfl.processes import no_interrupt, workers_with
 from tramfl.record import RunFolder, Summary, folder_name
 from tramfl.simulation.play import Request, check_way, play
 from tramfl.simulation.scenarios import difference
@@ -166,19 +165,6 @@ def _begin_worker(stop: Event, prepare: Callable[[], None] | None) -> None:
         prepare()
 
 
-@contextmanager
-def _no_interrupt() -> Iterator[None]:
-    """An interrupt waits until the block ends, here and in processes that start in it, until they are ready."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def play_all(
     requests: Sequence[Request], jobs: int, prepare: Callable[[], None] | None = None
 ) -> Iterator[tuple[Request, Summary]]:
@@ -190,7 +176,7 @@ def play_all(
     stop = processes.Event()
     with ProcessPoolExecutor(jobs, mp_context=processes, initializer=_begin_worker, initargs=(stop, prepare)) as pool:
         try:
-            with _no_interrupt():
+            with no_interrupt():
                 waiting: dict[Future[Summary], Request] = {pool.submit(play_cell, r): r for r in requests}
             while waiting:
                 for future in wait(waiting, return_when=FIRST_COMPLETED).done:

@@ -12,8 +12,8 @@ from tramfl.notation import ModelCost, NodeId, Reals
 from tramfl.scheduling.timing import compute_seconds
 from tramfl.simulation.loads import LoadSource, Places, RoundLoads
 
-KEPT = 20_000
-"""Slots that are kept in memory; older ones are worked out again."""
+_MOST_KEPT, _LINKS_KEPT = 20_000, 2**25
+"""Steps whose loads stay in memory, and the links that these may have together: 128 MiB where links are drawn."""
 MOST_SLOTS = 100_000
 """Work that lasts for more slots than this counts as work that never ends."""
 
@@ -56,9 +56,9 @@ class RoundClock:
 
     step_seconds = 0.0
 
-    def __init__(self, source: LoadSource, cost: ModelCost, kept: int = 1) -> None:
-        """`kept` rounds stay in memory: nodes that do not wait for each other are in several rounds at once."""
-        self._source, self._cost, self._kept = source, cost, kept
+    def __init__(self, source: LoadSource, cost: ModelCost, *, apart: bool = False) -> None:
+        """`apart` where nodes do not wait for each other: they are in several rounds at once."""
+        self._source, self._cost, self._apart = source, cost, apart
         self._rounds: dict[int, RoundLoads] = {1: source.at(1)}
 
     def step(self, round_: int, at: float) -> int:
@@ -69,9 +69,9 @@ class RoundClock:
         """The loads of a round."""
         found = self._rounds.get(step)
         if found is None:
-            if len(self._rounds) >= self._kept:
-                del self._rounds[next(iter(self._rounds))]
-            found = self._rounds[step] = self._source.at(step)
+            found = self._source.at(step)
+            _make_room(self._rounds, _most_kept(found) if self._apart else 1)
+            self._rounds[step] = found
         return found
 
     def training_seconds(self, node: NodeId, samples: Sequence[float], round_: int, at: float) -> float:
@@ -121,9 +121,9 @@ class SlotClock:
         """The loads of a slot."""
         found = self._slots.get(step)
         if found is None:
-            if len(self._slots) >= KEPT:
-                self._slots.clear()
-            found = self._slots[step] = self._source.at(step)
+            found = self._source.at(step)
+            _make_room(self._slots, _most_kept(found))
+            self._slots[step] = found
         return found
 
     def training_seconds(self, node: NodeId, samples: Sequence[float], round_: int, at: float) -> float:
@@ -173,3 +173,15 @@ class SlotClock:
             work -= speed * max(0.0, end - begin)
             begin, step = max(begin, end), step + 1
         return math.inf
+
+
+def _most_kept(loads: RoundLoads) -> int:
+    """How many steps with as many links as these stay in memory."""
+    return max(1, min(_MOST_KEPT, _LINKS_KEPT // len(loads.flops) ** 2))
+
+
+def _make_room(kept: dict[int, RoundLoads], most: int) -> None:
+    """Let one more step be among `most`. Time goes forward: the earlier half is the least likely to be asked for."""
+    if len(kept) >= most:
+        for step in sorted(kept)[: (len(kept) + 1) // 2]:
+            del kept[step]

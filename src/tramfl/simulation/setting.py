@@ -19,9 +19,9 @@ from tramfl.draws import generator
 from tramfl.exchange import rule_named
 from tramfl.learning.app import App, app_of
 from tramfl.learning.chance import Purpose
-from tramfl.learning.data.datasets import NAMES, data_folder
+from tramfl.learning.data.datasets import NAMES, Dataset, data_folder
 from tramfl.learning.data.fingerprint import fingerprint
-from tramfl.learning.data.own import load_data
+from tramfl.learning.data.own import AnyData, load_data
 from tramfl.learning.data.partition import LABEL_COUNTS, PAPER_LAYOUTS, divide, held_counts, share_counts
 from tramfl.notation import BadInput, Counts, Digest, ModelCost, NodeId
 from tramfl.record import Scores
@@ -163,7 +163,7 @@ def with_training(
         assert scenario.exchange is not None
         if getattr(rule_named(scenario.exchange, len(learner.held)), "shares_samples", False):
             source = scenario.exchange.shared
-            learner.share(None if source == HELD_BACK else load_data(source, data_folder(data_dir), report=report))
+            learner.share(None if source == HELD_BACK else _to_share(source, data, data_dir, report))
         peers = _Peers(learner)
         if processes > 1 and not brought:
             from tramfl.learning.training.crew import Crew
@@ -184,6 +184,26 @@ def with_training(
         None if known else fingerprint(data),
     )
     return setting, learner
+
+
+def _to_share(
+    source: str, data: AnyData, data_dir: Path | None, report: Callable[[str, int, int | None], None] | None
+) -> AnyData:
+    """The data that `exchange.shared` names; BadInput where they are those of the test."""
+    try:
+        found = load_data(source, data_folder(data_dir), report=report)
+    except BadInput as error:
+        raise BadInput(f"exchange.shared: {error}") from None
+    if isinstance(found, Dataset) and isinstance(data, Dataset):
+        tested = {image.tobytes() for image in data.test_images}
+        same = tested.intersection(image.tobytes() for image in found.train_images)
+        # Data sets of photographs have a few pictures in both parts.
+        if len(same) > len(tested) / 100:
+            raise BadInput(
+                f"exchange.shared = {source!r} has {len(same):,} of the {len(tested):,} test inputs for training,"
+                f" and the test set is never shared; name other data, or {HELD_BACK}."
+            )
+    return found
 
 
 def at_its_rate(scenario: Scenario) -> Scenario:

@@ -24,7 +24,20 @@ from typing import Any
 
 import numpy as np
 
-from tramfl.exchange import Combine, Cross, Distil, Mix, Place, Predict, Send, Step, Trade, TrainStep, Variable
+from tramfl.exchange import (
+    Combine,
+    Cross,
+    Distil,
+    Forget,
+    Mix,
+    Place,
+    Predict,
+    Send,
+    Step,
+    Trade,
+    TrainStep,
+    Variable,
+)
 from tramfl.exchange.work import Combining, Distilling, LocalTraining, Predicting, Work
 from tramfl.notation import BadInput, Counts, Digest, ModelCost, NodeId, Reals
 from tramfl.record import NodeTrained
@@ -351,6 +364,13 @@ class Stage:
         self._set(node, step.into, child, end)
         return end
 
+    def _forget(self, step: Forget, round_: int, begin: Moment) -> Moment:
+        for name in step.names:
+            self._value((step.place, name))
+            del self._values[name][step.place]
+            self._ready.get(name, {}).pop(step.place, None)
+        return begin
+
     def _compute(self, node: NodeId, samples: float, needs: Sequence[str], round_: int, begin: Moment) -> Moment:
         start = max(self._free.get(node, begin), *[self._when(node, name, begin) for name in needs], begin)
         seconds = self.clock.training_seconds(node, (samples,), round_, start[0])
@@ -436,5 +456,6 @@ _TAKE: Mapping[type[Step], Callable[[Stage, Any, int, Moment], Moment]] = {
     TrainStep: Stage._train,
     Predict: Stage._predict,
     Distil: Stage._distil,
+    Forget: Stage._forget,
 }
 """How each kind of step is taken."""

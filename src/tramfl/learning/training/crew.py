@@ -6,6 +6,10 @@ matter which process does it, or when.
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -19,7 +23,7 @@ from torch import Tensor
 from tramfl.config import Scenario
 from tramfl.exchange.work import LocalTraining
 from tramfl.learning.training.learner import build_learner, use_threads
-from tramfl.processes import workers_with
+from tramfl.processes import no_interrupt, workers_with
 
 if TYPE_CHECKING:
     from tramfl.learning.training.peers import PeerLearner
@@ -33,7 +37,9 @@ class Crew:
     """A few processes that train."""
 
     def __init__(self, processes: int, scenario: Scenario, data_dir: Path | None, threads: int | None) -> None:
-        self._pool = ProcessPoolExecutor(processes, workers_with(__name__), _begin, (scenario, data_dir, threads))
+        # The last digits depend on the number of threads: a worker has as many as this process.
+        arguments = scenario, data_dir, threads or torch.get_num_threads()
+        self._pool = ProcessPoolExecutor(processes, workers_with(__name__), _begin, arguments)
 
     def train(
         self, tasks: Sequence[tuple[LocalTraining, list[Tensor], list[Tensor] | None]]
@@ -42,7 +48,10 @@ class Crew:
         sent = [
             (item, _arrays(parent), None if anchor is None else _arrays(anchor)) for item, parent, anchor in tasks
         ]
-        return [([torch.from_numpy(array) for array in found], loss) for found, loss in self._pool.map(_train, sent)]
+        with no_interrupt():  # the first training starts the processes
+            waiting = [self._pool.submit(_train, task) for task in sent]
+        found = [future.result() for future in waiting]
+        return [([torch.from_numpy(array) for array in arrays], loss) for arrays, loss in found]
 
     def close(self) -> None:
         """End the processes."""
@@ -53,13 +62,24 @@ class _Worker:
     learner: ClassVar[PeerLearner]
 
 
-def _begin(scenario: Scenario, data_dir: Path | None, threads: int | None) -> None:
+def _begin(scenario: Scenario, data_dir: Path | None, threads: int) -> None:
     from tramfl.learning.training.peers import PeerLearner  # noqa: PLC0415  # peers imports this module
 
-    use_threads(threads or 1)
+    # Ctrl-C reaches every process of a terminal: the run ends its crew, after the trainings in hand.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_the_run, daemon=True).start()
+    use_threads(threads)
     learner = build_learner(scenario, data_dir, kind=PeerLearner)
     assert isinstance(learner, PeerLearner)
     _Worker.learner = learner
+
+
+def _end_with_the_run() -> None:
+    """End a worker whose run was killed: it would wait for work forever."""
+    run = multiprocessing.parent_process()
+    assert run is not None
+    run.join()
+    os._exit(1)
 
 
 def _train(task: Task) -> tuple[Arrays, float]:
