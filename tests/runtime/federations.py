@@ -39,11 +39,14 @@ LONG_LEASE = 60.0
 
 @contextlib.contextmanager
 def unreadable(register: Path) -> Iterator[None]:
-    """Nobody can read, or write, a SQLite register meanwhile: whoever does needs one of the five locks of a reader.
+    """No process can read, or write, a SQLite register meanwhile: every reader needs one of five locks.
 
-    A transaction of another connection would not do: in WAL mode it holds up writers only.
+    A transaction of another connection would not do: in WAL mode it holds up writers only. A connection that waits
+    10 s for its lock fails and is closed, and the last one that is closed deletes the file that has the locks: it is
+    not the last as long as the database itself is locked as every open connection locks it.
     """
-    with Path(f"{register}-shm").open("r+b") as shared:
+    with register.open("rb") as database, Path(f"{register}-shm").open("r+b") as shared:
+        fcntl.lockf(database, fcntl.LOCK_SH, 510, 0x40000002)  # see "Database File Locking": SHARED_FIRST
         fcntl.lockf(shared, fcntl.LOCK_EX, 5, 123)  # see "The WAL-Index File Format": WAL_READ_LOCK(0) to (4)
         yield
 
