@@ -102,6 +102,10 @@ class Conditions(Protocol):
         """Whether what this node trains now is not acceptable."""
         ...
 
+    def poisons(self, node: NodeId) -> bool:
+        """Whether no other node accepts what this node trains now."""
+        ...
+
 
 class Calm:
     """Nothing fails, and only transfers and training take time."""
@@ -135,6 +139,10 @@ class Calm:
         return 1.0
 
     def rejects(self, node: NodeId) -> bool:
+        """Never."""
+        return False
+
+    def poisons(self, node: NodeId) -> bool:
         """Never."""
         return False
 
@@ -244,6 +252,8 @@ class World:
             for node in range(nodes)
         ]
         """Each node's latest life; of a node that is no member yet, one that never began."""
+        self.poisoned: set[Digest] = set()
+        """Weights that no node takes in from the one that trained them."""
         self.former: list[Process] = []
         """Lives that go on although their node was started a second time."""
         self.leases = set(record.present)
@@ -476,6 +486,8 @@ class World:
             return
         if receiver.alive and self.conditions.lies(receiver.node):
             self._reply(receiver.node, sender.node, command.offer.ticket, on.Acknowledged)
+        elif receiver.alive and command.offer.digest in self.poisoned:
+            self._reply(receiver.node, sender.node, command.offer.ticket, _not_accepted)
         elif receiver.alive:
             if self.in_reach(receiver):
                 # A site reads the record before it lets a model in.
@@ -487,7 +499,7 @@ class World:
     def deceive(self, liar: NodeId, victim: NodeId, offer: Offer) -> None:
         """A node sends another a model that nothing in its own machine asked it to send."""
         for process in self._lives(victim)[:1]:
-            if self._linked(liar, victim):
+            if self._linked(liar, victim) and offer.digest not in self.poisoned:
                 if self.in_reach(process):
                     self._tell(process, 0.0, on.RecordSeen(self.clock.now, self.register.read()))
                 self._tell(process, 0.0, on.ModelArrived(self.clock.now, liar, offer, 0.1))
@@ -502,7 +514,7 @@ class World:
     def _refuse(self, process: Process, command: do.Refuse) -> None:
         self._reply(process.node, command.to, command.ticket, on.SendFailed)
 
-    def _reply(self, node: NodeId, to: NodeId, ticket: int, kind: type[on.Answer]) -> None:
+    def _reply(self, node: NodeId, to: NodeId, ticket: int, kind: Callable[[float, int], on.Answer]) -> None:
         seconds = self.conditions.message(node, to)
         if seconds is None:
             return
@@ -534,6 +546,8 @@ class World:
         assert command.parent in process.disk, f"node {node} trains what it does not have: {command}"
         digest = self.learner.train(node, command.parent, samples, command.round)
         accepted = not self.conditions.rejects(node)
+        if command.parent in self.poisoned or self.conditions.poisons(node):
+            self.poisoned.add(digest)
         if self.watcher is not None:
             self.watcher.trained(command.parent, digest, samples, accepted)
         seconds = self._training_seconds(node, command)
@@ -655,6 +669,10 @@ class World:
                 seconds = self.register_timeout if seconds is None else seconds
                 self._tell(process, seconds, on.RecordSeen(self.clock.now + seconds, versioned))
         self._look_after_holder()
+
+
+def _not_accepted(at: float, ticket: int) -> on.SendFailed:
+    return on.SendFailed(at, ticket, not_accepted=True)
 
 
 _CARRY_OUT: dict[type[do.Command], Callable[[World, Process, Any], None]] = {
