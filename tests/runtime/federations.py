@@ -186,7 +186,7 @@ class LocalFederation:
     @property
     def record(self) -> Record:
         """The record, which must be there, at this moment: in the next the run may have moved on."""
-        return self.told("site that tells the record", lambda status: status.record)
+        return self.shown("site that shows the record", lambda status: status.record)
 
     def rows(self) -> list[Row]:
         """Every committed round."""
@@ -238,7 +238,7 @@ class LocalFederation:
         self.wait(what, finds, seconds)
         return found[0]
 
-    def told(self, what: str, look: Callable[[FederationStatus], T | None], seconds: float = PATIENCE) -> T:
+    def shown(self, what: str, look: Callable[[FederationStatus], T | None], seconds: float = PATIENCE) -> T:
         """What a look at the status finds, once it finds something; the sites are asked over the same connections."""
         with self._hand() as (runner, hand):
             return self.seen(what, lambda: look(runner.run(hand.status())), seconds)
@@ -257,13 +257,13 @@ class LocalFederation:
             return self.seen(what, found)
 
     def wait_for_round(self, round_: int, seconds: float = PATIENCE) -> Record:
-        """The record, once so many rounds are committed."""
+        """The record, once this many rounds are committed."""
 
         def there(status: FederationStatus) -> Record | None:
             record = status.record
             return record if record is not None and record.round >= round_ else None
 
-        return self.told(f"round {round_}", there, seconds)
+        return self.shown(f"round {round_}", there, seconds)
 
     def rest(self) -> Record:
         """The record of the run, once it has come to rest (`FederationStatus.rests`) and all its sites answer."""
@@ -272,7 +272,7 @@ class LocalFederation:
             lives = {n for n, name in enumerate(self.names) if self.processes[name].poll() is None}
             return status.record if status.rests and lives <= set(status.answering) else None
 
-        return self.told("rest", resting)
+        return self.shown("rest", resting)
 
     def wait_until_stopped(self) -> Record:
         """The record, once the run is at its end; the round in hand may still be committed."""
@@ -281,7 +281,7 @@ class LocalFederation:
             record = status.record
             return record if record is not None and record.status == "stopped" else None
 
-        return self.told("end of the run", stopped)
+        return self.shown("end of the run", stopped)
 
     def holder(self) -> str:
         """Who holds the model at this moment; in the next it may be another."""
@@ -290,7 +290,7 @@ class LocalFederation:
             record = status.record
             return self.names[record.holder] if record is not None and record.holder is not None else None
 
-        return self.told("holder", held)
+        return self.shown("holder", held)
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """A site's log."""

@@ -115,7 +115,7 @@ class Together:
         return status
 
     async def record(self, round_: int = 0) -> Record:
-        """The record, once so many rounds are done."""
+        """The record, once this many rounds are done."""
         status = await self.status(lambda seen: seen.record is not None and seen.record.round >= round_)
         assert status.record is not None
         return status.record

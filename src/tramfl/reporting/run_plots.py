@@ -92,10 +92,10 @@ def _loads_foreseen(run: Run, colour: str) -> tuple[Spec, str]:
     for row in run.rows:
         if row.node is None or row.actual is UNSET:
             continue
-        told, was = row.loads.in_full, row.actual.in_full
+        loads, was = row.loads.in_full, row.actual.in_full
         for found, predicted, actual in (
-            (compute, told.flops[row.node], was.flops[row.node]),
-            (links, told.bandwidth[row.node], was.bandwidth[row.node]),
+            (compute, loads.flops[row.node], was.flops[row.node]),
+            (links, loads.bandwidth[row.node], was.bandwidth[row.node]),
         ):
             if predicted and actual:
                 found.append((row.round, predicted, actual))

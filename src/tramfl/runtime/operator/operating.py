@@ -115,15 +115,15 @@ class FederationStatus(Struct, frozen=True, kw_only=True):
     @property
     def tensors(self) -> str | None:
         """What most sites report of names, shapes and types of the weights; None where they do not agree."""
-        told = [site.report.tensors for site in self.sites if site.report is not None and site.report.tensors]
-        most = max(set(told), key=told.count, default=None)
-        return most if most is not None and 2 * told.count(most) > len(told) else None
+        reported = [site.report.tensors for site in self.sites if site.report is not None and site.report.tensors]
+        most = max(set(reported), key=reported.count, default=None)
+        return most if most is not None and 2 * reported.count(most) > len(reported) else None
 
     @property
     def model_bytes(self) -> float | None:
         """The median of what the sites report of the size of their model; None where no site does."""
-        told = sorted(s.report.cost.model_bits / 8 for s in self.sites if s.report is not None and s.report.cost)
-        return told[(len(told) - 1) // 2] if told else None
+        sizes = sorted(s.report.cost.model_bits / 8 for s in self.sites if s.report is not None and s.report.cost)
+        return sizes[(len(sizes) - 1) // 2] if sizes else None
 
     def name_of(self, node: NodeId) -> str:
         """A site's name."""
@@ -340,8 +340,8 @@ class Operator:
         numbers = [n for n in self._roster.present if self._roster.names[n] != name]
         answers = await asyncio.gather(*(self._bring(n, content, name) for n in numbers))
         names = [self._roster.names[n] for n in numbers]
-        told = [site for site, took in zip(names, answers, strict=True) if took]
-        return told, [site for site in names if site not in told]
+        took_it = [site for site, took in zip(names, answers, strict=True) if took]
+        return took_it, [site for site in names if site not in took_it]
 
     async def _bring(self, node: NodeId, content: bytes, name: str) -> bool:
         try:

@@ -76,7 +76,7 @@ class Life(msgspec.Struct, frozen=True):
     """Of the key bound to it: each join writes it anew, so that a former life's swaps fail."""
 
 
-class Told(msgspec.Struct, frozen=True):
+class LastLook(msgspec.Struct, frozen=True):
     """The outcome of a look."""
 
     standing: Standing
@@ -116,7 +116,7 @@ class EtcdRegister:
         self._watch: asyncio.Task[None] | None = None
         self._waiting: set[asyncio.Event] = set()
         self._wakes = 0
-        self._told: Told | None = None
+        self._last_look: LastLook | None = None
 
     async def join(self) -> str | None:
         """Take this node's lease, unless another process has joined since this one did."""
@@ -148,7 +148,7 @@ class EtcdRegister:
         revoked = content(found.pop(self._keys.revoked, {}).get("value", ""))
         alive = frozenset(unquote(key.rpartition("/")[2]) for key in found)
         standing = Standing(None if kv is None else self._versioned(kv), alive, revoked)
-        self._told = Told(standing, wakes, at)
+        self._last_look = LastLook(standing, wakes, at)
         return standing
 
     async def changed(self, since: Standing, seconds: float) -> Standing:
@@ -233,10 +233,10 @@ class EtcdRegister:
 
     def _fresh_for(self, since: Standing) -> float:
         """How long a look may wait: not at all, unless the last one was just now and nothing has been heard since."""
-        told = self._told
-        if told is None or told.standing != since or told.wakes != self._wakes:
+        last = self._last_look
+        if last is None or last.standing != since or last.wakes != self._wakes:
             return 0.0
-        return max(0.0, told.at + self._lease_seconds / 3 - time.monotonic())
+        return max(0.0, last.at + self._lease_seconds / 3 - time.monotonic())
 
     def _own_life(self) -> Life:
         if self._life is None:
