@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from tramfl.notation import NodeId
-from tramfl.simulation.world import REGISTER
+from tramfl.simulation.conditions import REGISTER
 
 HORIZON = 120.0
 """Faults begin and end within this many seconds."""

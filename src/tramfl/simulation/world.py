@@ -22,18 +22,17 @@ from tramfl.circulation.changes import OrderedChange
 from tramfl.circulation.custody import MemoryRegister, Record, Versioned
 from tramfl.circulation.holding import reports_noted
 from tramfl.circulation.machine import advance
-from tramfl.circulation.phases import Copy, Following, Limits, Offer, State
+from tramfl.circulation.phases import Copy, Limits, Offer, State
 from tramfl.config import LoadModel
 from tramfl.draws import deciding
 from tramfl.notation import Digest, ModelCost, NodeId
 from tramfl.scheduling.policy import Policy, check_decision
 from tramfl.simulation.clock import Clock
+from tramfl.simulation.conditions import REGISTER, Calm, Conditions
 from tramfl.simulation.foresight import Foresight
 from tramfl.simulation.load_clock import LoadClock, RoundClock, SlotClock
 from tramfl.simulation.loads import LoadSource
 
-REGISTER = -1
-"""The register's place in the network."""
 CARELESS = Limits(unsafe_rounds=1 << 62, unsafe_seconds=math.inf)
 """For the paper's experiments: nothing fails, so no node ships a background copy, or waits for one."""
 SLOW_AFTER = 2.0
@@ -65,86 +64,6 @@ class NullLearner:
 
     def discard(self, digest: Digest) -> None:
         """Nothing is kept."""
-
-
-class Conditions(Protocol):
-    """What network, disks and processors are like at the moment."""
-
-    def message(self, sender: NodeId, receiver: NodeId) -> float | None:
-        """Seconds a small message takes, or None where it is lost."""
-        ...
-
-    def connected(self, sender: NodeId, receiver: NodeId) -> bool:
-        """Whether anything that `sender` sends can get to `receiver`; the other direction is another question."""
-        ...
-
-    def cut_transfer(self) -> bool:
-        """Whether the transfer that begins now will break half-way."""
-        ...
-
-    def store_seconds(self, node: NodeId) -> float | None:
-        """Seconds until weights are on this node's disk, or None where the disk is full."""
-        ...
-
-    def lies(self, node: NodeId) -> bool:
-        """Whether this node says that it has what it was sent, and has not."""
-        ...
-
-    def slowness(self, node: NodeId) -> float:
-        """How many times longer than predicted this node trains."""
-        ...
-
-    def slowness_of_link(self, one: NodeId, other: NodeId) -> float:
-        """How many times longer than predicted a transfer takes."""
-        ...
-
-    def rejects(self, node: NodeId) -> bool:
-        """Whether what this node trains now is not acceptable."""
-        ...
-
-    def poisons(self, node: NodeId) -> bool:
-        """Whether no other node accepts what this node trains now."""
-        ...
-
-
-class Calm:
-    """Nothing fails, and only transfers and training take time."""
-
-    def message(self, sender: NodeId, receiver: NodeId) -> float | None:
-        """At once."""
-        return 0.0
-
-    def connected(self, sender: NodeId, receiver: NodeId) -> bool:
-        """Always."""
-        return True
-
-    def cut_transfer(self) -> bool:
-        """Never."""
-        return False
-
-    def store_seconds(self, node: NodeId) -> float | None:
-        """At once."""
-        return 0.0
-
-    def lies(self, node: NodeId) -> bool:
-        """Never."""
-        return False
-
-    def slowness(self, node: NodeId) -> float:
-        """As predicted."""
-        return 1.0
-
-    def slowness_of_link(self, one: NodeId, other: NodeId) -> float:
-        """As predicted."""
-        return 1.0
-
-    def rejects(self, node: NodeId) -> bool:
-        """Never."""
-        return False
-
-    def poisons(self, node: NodeId) -> bool:
-        """Never."""
-        return False
 
 
 class Watcher(Protocol):
@@ -659,9 +578,7 @@ class World:
         if self._calm:
             # Where nothing fails, a follower without weights has nothing to do with the news until the model comes.
             holder = versioned.record.holder
-            processes = [
-                p for p in processes if p.disk or p.state.me == holder or not isinstance(p.state.phase, Following)
-            ]
+            processes = [p for p in processes if p.disk or p.state.me == holder or not p.state.follows]
         for process in processes:
             if self.hears(process):
                 # A lost notice is sent again; a node that is cut off sees the record when it is back in touch.
