@@ -24,7 +24,8 @@ from tramfl.config import Scenario
 from tramfl.notation import BadInput
 from tramfl.record import Row
 from tramfl.runtime.operator import founding
-from tramfl.runtime.operator.operating import FederationStatus, Operator, operator_from
+from tramfl.runtime.operator.federation_status import FederationStatus
+from tramfl.runtime.operator.operating import Operator, operator_from
 from tramfl.runtime.operator.ports import free_ports
 from tramfl.runtime.settings import RegisterSettings, SiteEntry
 from tramfl.runtime.wire import Order

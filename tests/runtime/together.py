@@ -19,7 +19,8 @@ from tramfl.circulation.custody import Record
 from tramfl.config import Scenario
 from tramfl.runtime.journal import Journal
 from tramfl.runtime.operator import founding
-from tramfl.runtime.operator.operating import FederationStatus, Operator, operator_from, site_credentials
+from tramfl.runtime.operator.federation_status import FederationStatus
+from tramfl.runtime.operator.operating import Operator, operator_from, site_credentials
 from tramfl.runtime.operator.ports import free_ports
 from tramfl.runtime.registers.opening import open_register
 from tramfl.runtime.settings import RegisterSettings, SiteEntry, read_site

@@ -15,7 +15,8 @@ from tests.runtime.sites import federation
 from tramfl.circulation.custody import Entry, Record, Versioned, first_record
 from tramfl.cli.status import print_status
 from tramfl.notation import BadInput, Digest, NodeId
-from tramfl.runtime.operator.operating import FederationStatus, Operator, SiteStatus
+from tramfl.runtime.operator.federation_status import FederationStatus, SiteStatus
+from tramfl.runtime.operator.operating import Operator
 from tramfl.runtime.registers.contract import Standing
 from tramfl.runtime.transport import Refusal, Unreachable
 from tramfl.runtime.wire import Order, OrderResult, SiteReport
