@@ -91,6 +91,14 @@ class Together:
         work = run_site(site, register, site_credentials(site, False), Journal(name, self.logs[name]), stop)
         self.tasks[name] = asyncio.create_task(work)
 
+    async def restart(self, name: str) -> None:
+        """Stop a site, and start it again."""
+        lives = len(self.events(name, "started"))
+        self._stops[name].set()
+        await self.tasks[name]
+        self.start(name)
+        await self.until(lambda: len(self.events(name, "started")) > lives)
+
     def events(self, name: str, event: str) -> list[dict[str, Any]]:
         """What a site has logged of one kind."""
         lines = (json.loads(line) for line in self.logs[name].getvalue().splitlines())
