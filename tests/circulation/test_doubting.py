@@ -10,7 +10,8 @@ from tramfl.circulation.changes import Resign
 from tramfl.circulation.commands import AskLoads, SendModel, Swap, Wake
 from tramfl.circulation.custody import Versioned
 from tramfl.circulation.events import Decided, HolderLost, LoadReported, RecordSeen, SendFailed, Swapped, Woke
-from tramfl.circulation.phases import Following, Gathering, StandingBy, Swapping
+from tramfl.circulation.holding import gather
+from tramfl.circulation.phases import Attempt, Following, Gathering, StandingBy, Swapping
 from tramfl.notation import Decision
 
 GONE = replace(RECORD, holder=None, weights=replace(RECORD.weights, copies=()))
@@ -88,3 +89,18 @@ def test_a_holder_that_resigned_is_left_out_by_the_others_for_longer_each_time()
         node.tell(RecordSeen(80.0, Versioned(GONE, 20 + 2 * failures)))
         assert node.state.backoff[0].failures == failures
         node.tell(RecordSeen(80.0, Versioned(replace(RECORD, epoch=1), 21 + 2 * failures)))
+
+
+def test_a_holder_that_may_train_no_further_asks_all_again_but_those_that_refused() -> None:
+    node = Node(0, W5, W7)
+    assert node.state.limits.unsafe_rounds == 3
+    node.state = replace(node.state, limits=replace(node.state.limits, unsafe_rounds=2))
+    node.tell(SendFailed(82.0, sent_to(node, 1), True))
+    node.tell(SendFailed(83.0, sent_to(node, 2), False))  # node 2 cannot be reached, and is left out for a round
+    state = node.state
+    assert set(state.backoff) == {1, 2}
+    (ask,) = (command for command in gather(state, Attempt(84.0))[1] if isinstance(command, AskLoads))
+    assert set(ask.nodes) == {0, 2}, "no round ends the back-off of node 2"
+    freely = replace(state, limits=replace(state.limits, unsafe_rounds=9))
+    (ask,) = (command for command in gather(freely, Attempt(84.0))[1] if isinstance(command, AskLoads))
+    assert set(ask.nodes) == {0}

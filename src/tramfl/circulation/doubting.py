@@ -37,7 +37,7 @@ def _held(record: Record) -> tuple[object, ...]:
 
 
 def is_stuck(state: State) -> bool:
-    """Whether this holder, which others doubt, may train no further: a back-off that counts rounds would not end."""
+    """Whether this holder, which others doubt, may train no further before a copy is safe."""
     return bool(state.doubted_by) and current(state).unsafe_rounds >= state.limits.unsafe_rounds
 
 

@@ -72,8 +72,10 @@ def gather(state: State, attempt: Attempt) -> Step:
         return halt(state)
     if is_forsaken(state):
         return resign(state)
-    if not is_stuck(state):
-        attempt = replace(attempt, excluded=attempt.excluded | left_out(state, current(state).round, attempt.began))
+    excluded = left_out(state, current(state).round, attempt.began)
+    # A back-off that counts rounds would not end: ask all nodes but those that have refused.
+    excluded = excluded & state.doubted_by if is_stuck(state) else excluded
+    attempt = replace(attempt, excluded=attempt.excluded | excluded)
     state, ticket = issue(state)
     asked = frozenset(current(state).present) - attempt.excluded
     phase = Gathering(ticket, attempt, {}, asked - state.absent)
