@@ -41,7 +41,7 @@ from tests.runtime.federations import LocalFederation
 from tramfl.config import Acceptance, Budget, Scenario
 from tramfl.notation import BadInput
 from tramfl.record import Row
-from tramfl.runtime.operator.operating import FederationStatus
+from tramfl.runtime.operator.federation_status import FederationStatus
 from tramfl.simulation.scenarios import scenario_named
 
 LINES = (Line(200, 200, 2.5), Line(100, 60, 8), Line(47, 100, 15), Line(20, 120, 20))

@@ -10,7 +10,7 @@ import pytest
 
 from tests.chaos.scenes import scene
 from tramfl.cli.status import print_status
-from tramfl.runtime.operator.operating import FederationStatus
+from tramfl.runtime.operator.federation_status import FederationStatus
 
 pytestmark = pytest.mark.quick
 

@@ -37,10 +37,13 @@ def test_a_node_is_left_out_for_twice_as_many_rounds_each_time() -> None:
     assert failed(state, 0, 10) == state, "a node does not leave itself out"
 
 
-def test_a_round_that_the_node_commits_clears_it() -> None:
+def test_a_round_of_the_node_clears_it_once_another_node_has_it() -> None:
     seen = Versioned(replace(FIRST, holder=2), 4)
     state = failed(State(0, 1e6, Limits(), seen=seen), 2, 0)
-    done = replace(seen.record, ledger=Ledger((3,), 1.0, 1))
+    ledger = Ledger((3,), 1.0, 1)
+    committed = replace(seen.record, ledger=ledger)
+    assert cleared(state, committed).backoff == state.backoff, "what it committed may be worth nothing"
+    done = replace(committed, safe=replace(FIRST.safe, round=1, ledger=ledger))
     assert cleared(state, done).backoff == {}
     assert cleared(state, replace(done, epoch=2)).backoff == state.backoff
     assert cleared(replace(state, seen=Versioned(FIRST, 4)), done).backoff == state.backoff

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.conftest import Cli
+from tests.conftest import Cli, Process, ended
 from tramfl.record import RunFolder, read_rows
+from tramfl.runtime.weights.store import file_digest
 
 # What is trained, where and on how many samples: what a decision is.
 DECISION = ("node", "holder", "samples")
@@ -38,3 +39,61 @@ def test_three_sites_reach_90_percent_and_decide_as_the_simulator_does(tmp_path:
 
 def test_sites_and_scenario_must_fit(cli: Cli) -> None:
     cli("up", "digits-5", "--sites", 3).refused("5 nodes", "3 sites")
+
+
+LIAR = """
+import os, sys
+from pathlib import Path
+
+file = next((Path(word) for word in sys.orig_argv if word.endswith("/c/site.toml")), None)
+if file is not None:
+    import msgspec
+    from msgspec.structs import replace
+    from tramfl.runtime.registers import Standing
+    from tramfl.runtime.site.hosting import Hosting
+    from tramfl.runtime.site.orders import Orders
+    from tramfl.runtime.transport import Refusal
+    from tramfl.runtime.weights.store import file_digest
+
+    own = Path(os.environ["OWN_FILE"])
+    honest = Orders._here
+
+    def lie(orders):
+        found = honest(orders)
+        standing = msgspec.msgpack.decode(found.record, type=Standing) if found.record else None
+        weights = next((file.parent / "state").glob("runs/*/*.safetensors"), None)
+        if standing is None or standing.versioned is None or weights is None:
+            return found
+        if not own.exists():
+            content = weights.read_bytes()
+            header = 8 + int.from_bytes(content[:8], "little")
+            own.write_bytes(content[:header] + bytes(len(content) - header))
+        true, mine = standing.versioned, {"digest": file_digest(own), "copies": (2,)}
+        weights, safe = replace(true.record.weights, **mine), replace(true.record.safe, **mine)
+        false = replace(true.record, status="stopped", holder=2, weights=weights, safe=safe)
+        shown = replace(standing, versioned=replace(true, record=false, revision=1 << 40))
+        return replace(found, record=msgspec.msgpack.encode(shown))
+
+    async def no_load(hosting, peer, ask):
+        raise Refusal("this site only talks")
+
+    Orders._here, Hosting.load = lie, no_load
+    Hosting.model_path = lambda hosting, digest: own
+"""
+"""Site c takes no part, and tells the operator that the run has ended, with weights of its own making."""
+
+
+def test_a_lying_site_neither_ends_a_live_run_nor_delivers_its_own_file(tmp_path: Path, process: Process) -> None:
+    (tmp_path / "lies").mkdir()
+    (tmp_path / "lies" / "sitecustomize.py").write_text(LIAR)
+    own, street = tmp_path / "own.safetensors", tmp_path / "street"
+    up = ("up", "digits-3", "--sites", 3, "--rounds", 8, "--out", "real", "--keep", street, "--format", "json")
+    done = ended(process(*up, PYTHONPATH=str(tmp_path / "lies"), OWN_FILE=str(own)))
+    assert done.code == 0, done
+    assert own.exists(), "the site has lied"
+    assert done.data["status"] == "finished"
+    assert len(list(read_rows(tmp_path / "real" / "rounds.jsonl"))) == done.data["rounds"] >= 8
+    stored = [path for name in "ab" for path in (street / "sites" / name / "state").glob("runs/*/*.safetensors")]
+    delivered = file_digest(tmp_path / "real" / "model.safetensors")
+    assert delivered in set(map(file_digest, stored))
+    assert delivered != file_digest(own)

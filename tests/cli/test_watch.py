@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from tests.conftest import Cli, Process, ended, wait_for_rows
@@ -66,6 +67,22 @@ def test_another_address_comes_with_a_token(run: Path, process: Process) -> None
     here = f"http://127.0.0.1:{place.rsplit(':', 1)[1]}/"
     assert asked(here)[0] == 403
     assert asked(f"{here}?token={token}")[0] == 200
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["in a file", "drawn"])
+def test_the_token_is_in_the_arguments_of_no_process(
+    run: Path, process: Process, tmp_path: Path, given: bool
+) -> None:
+    (tmp_path / "secret").write_text("tram-of-thought\n")
+    chosen = ("--token-file", "secret") if given else ()
+    watching = process("watch", "run", "--host", "0.0.0.0", *chosen)
+    assert watching.stdout is not None
+    token = watching.stdout.readline().strip().split("/?token=")[1]
+    assert (token == "tram-of-thought") == given
+    started = psutil.Process(watching.pid)
+    arguments = [each.cmdline() for each in (started, *started.children(recursive=True))]
+    assert any("watch" in line for line in arguments), arguments
+    assert not any(token in argument for line in arguments for argument in line)
 
 
 @pytest.mark.parametrize(

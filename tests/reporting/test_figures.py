@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tramfl.notation import BadInput
 from tramfl.record import Resolved, RowLoads
-from tramfl.reporting import Run, figures, load_run, plots, write_figures
+from tramfl.reporting import Run, figures, load_run, run_plots, write_figures
 from tramfl.reporting.colours import looks
 
 MakeRun = Callable[..., Path]
@@ -131,6 +131,6 @@ def test_without_a_limit_no_line_is_drawn_for_it(make_run: MakeRun) -> None:
         variance = drawn(run)["data-usage-by-label-load-aware"].axes[1]
         assert len(variance.lines) == lines
         assert [text.get_text() for text in variance.texts] == ["V"] * (lines - 1)
-        labels = next(plot for plot in plots.inside([run], looks(["load-aware"])) if plot.key == "labels")
+        labels = next(plot for plot in run_plots.inside([run], looks(["load-aware"])) if plot.key == "labels")
         layout = labels.views[0]["layout"]
         assert len(layout.get("shapes", ())) == len(layout.get("annotations", ())) == lines - 1

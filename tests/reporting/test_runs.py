@@ -9,7 +9,7 @@ import pytest
 
 from tramfl.notation import BadInput
 from tramfl.record import CONFIG_FILE, ROUNDS_FILE, SUMMARY_FILE, RowWriter, read_rows
-from tramfl.reporting import plots, verdict, write_figures, write_page
+from tramfl.reporting import comparing_plots, verdict, write_figures, write_page
 from tramfl.reporting.colours import looks
 from tramfl.reporting.runs import NOT_ENDED, doubts, load_run, load_runs
 
@@ -182,8 +182,8 @@ def test_only_a_simulators_seconds_are_called_virtual(make_run: MakeRun, tmp_pat
     other = load_run(make_run("other", policy="random", resolved={"clock": "real"}))
     both = [real, other]
     assert "virtual" not in verdict(both)
-    assert "virtual" not in str(plots.comparison(both, looks(["load-aware", "random"]))).lower()
-    assert "virtual" in str(plots.comparison([simulated], looks(["load-aware"]))).lower()
+    assert "virtual" not in str(comparing_plots.comparison(both, looks(["load-aware", "random"]))).lower()
+    assert "virtual" in str(comparing_plots.comparison([simulated], looks(["load-aware"]))).lower()
     assert any(b"Virtual" in path.read_bytes() for path in write_figures([simulated], tmp_path / "before", "svg"))
     assert all(b"Virtual" not in path.read_bytes() for path in write_figures(both, tmp_path / "figures", "svg"))
 

@@ -11,7 +11,7 @@ from tramfl.reporting import several
 from tramfl.reporting.colours import looks
 from tramfl.reporting.dashboard.wire import wire_row
 from tramfl.reporting.page import render
-from tramfl.reporting.plots import inside
+from tramfl.reporting.run_plots import inside
 from tramfl.reporting.runs import Run, load_run
 from tramfl.reporting.series import node_usage
 from tramfl.reporting.several import sent_bits, shared_in_words

@@ -24,7 +24,8 @@ from tramfl.config import Scenario
 from tramfl.notation import BadInput
 from tramfl.record import Row
 from tramfl.runtime.operator import founding
-from tramfl.runtime.operator.operating import FederationStatus, Operator, operator_from
+from tramfl.runtime.operator.federation_status import FederationStatus
+from tramfl.runtime.operator.operating import Operator, operator_from
 from tramfl.runtime.operator.ports import free_ports
 from tramfl.runtime.settings import RegisterSettings, SiteEntry
 from tramfl.runtime.wire import Order
@@ -39,11 +40,14 @@ LONG_LEASE = 60.0
 
 @contextlib.contextmanager
 def unreadable(register: Path) -> Iterator[None]:
-    """Nobody can read, or write, a SQLite register meanwhile: whoever does needs one of the five locks of a reader.
+    """No process can read, or write, a SQLite register meanwhile: every reader needs one of five locks.
 
-    A transaction of another connection would not do: in WAL mode it holds up writers only.
+    A transaction of another connection would not do: in WAL mode it holds up writers only. A connection that waits
+    10 s for its lock fails and is closed, and the last one that is closed deletes the file that has the locks: it is
+    not the last as long as the database itself is locked as every open connection locks it.
     """
-    with Path(f"{register}-shm").open("r+b") as shared:
+    with register.open("rb") as database, Path(f"{register}-shm").open("r+b") as shared:
+        fcntl.lockf(database, fcntl.LOCK_SH, 510, 0x40000002)  # see "Database File Locking": SHARED_FIRST
         fcntl.lockf(shared, fcntl.LOCK_EX, 5, 123)  # see "The WAL-Index File Format": WAL_READ_LOCK(0) to (4)
         yield
 
@@ -183,7 +187,7 @@ class LocalFederation:
     @property
     def record(self) -> Record:
         """The record, which must be there, at this moment: in the next the run may have moved on."""
-        return self.told("site that tells the record", lambda status: status.record)
+        return self.shown("site that shows the record", lambda status: status.record)
 
     def rows(self) -> list[Row]:
         """Every committed round."""
@@ -235,7 +239,7 @@ class LocalFederation:
         self.wait(what, finds, seconds)
         return found[0]
 
-    def told(self, what: str, look: Callable[[FederationStatus], T | None], seconds: float = PATIENCE) -> T:
+    def shown(self, what: str, look: Callable[[FederationStatus], T | None], seconds: float = PATIENCE) -> T:
         """What a look at the status finds, once it finds something; the sites are asked over the same connections."""
         with self._hand() as (runner, hand):
             return self.seen(what, lambda: look(runner.run(hand.status())), seconds)
@@ -254,13 +258,13 @@ class LocalFederation:
             return self.seen(what, found)
 
     def wait_for_round(self, round_: int, seconds: float = PATIENCE) -> Record:
-        """The record, once so many rounds are committed."""
+        """The record, once this many rounds are committed."""
 
         def there(status: FederationStatus) -> Record | None:
             record = status.record
             return record if record is not None and record.round >= round_ else None
 
-        return self.told(f"round {round_}", there, seconds)
+        return self.shown(f"round {round_}", there, seconds)
 
     def rest(self) -> Record:
         """The record of the run, once it has come to rest (`FederationStatus.rests`) and all its sites answer."""
@@ -269,7 +273,7 @@ class LocalFederation:
             lives = {n for n, name in enumerate(self.names) if self.processes[name].poll() is None}
             return status.record if status.rests and lives <= set(status.answering) else None
 
-        return self.told("rest", resting)
+        return self.shown("rest", resting)
 
     def wait_until_stopped(self) -> Record:
         """The record, once the run is at its end; the round in hand may still be committed."""
@@ -278,7 +282,7 @@ class LocalFederation:
             record = status.record
             return record if record is not None and record.status == "stopped" else None
 
-        return self.told("end of the run", stopped)
+        return self.shown("end of the run", stopped)
 
     def holder(self) -> str:
         """Who holds the model at this moment; in the next it may be another."""
@@ -287,7 +291,7 @@ class LocalFederation:
             record = status.record
             return self.names[record.holder] if record is not None and record.holder is not None else None
 
-        return self.told("holder", held)
+        return self.shown("holder", held)
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """A site's log."""

@@ -19,7 +19,8 @@ from tramfl.circulation.custody import Record
 from tramfl.config import Scenario
 from tramfl.runtime.journal import Journal
 from tramfl.runtime.operator import founding
-from tramfl.runtime.operator.operating import FederationStatus, Operator, operator_from, site_credentials
+from tramfl.runtime.operator.federation_status import FederationStatus
+from tramfl.runtime.operator.operating import Operator, operator_from, site_credentials
 from tramfl.runtime.operator.ports import free_ports
 from tramfl.runtime.registers.opening import open_register
 from tramfl.runtime.settings import RegisterSettings, SiteEntry, read_site
@@ -90,6 +91,14 @@ class Together:
         work = run_site(site, register, site_credentials(site, False), Journal(name, self.logs[name]), stop)
         self.tasks[name] = asyncio.create_task(work)
 
+    async def restart(self, name: str) -> None:
+        """Stop a site, and start it again."""
+        lives = len(self.events(name, "started"))
+        self._stops[name].set()
+        await self.tasks[name]
+        self.start(name)
+        await self.until(lambda: len(self.events(name, "started")) > lives)
+
     def events(self, name: str, event: str) -> list[dict[str, Any]]:
         """What a site has logged of one kind."""
         lines = (json.loads(line) for line in self.logs[name].getvalue().splitlines())
@@ -115,7 +124,7 @@ class Together:
         return status
 
     async def record(self, round_: int = 0) -> Record:
-        """The record, once so many rounds are done."""
+        """The record, once this many rounds are done."""
         status = await self.status(lambda seen: seen.record is not None and seen.record.round >= round_)
         assert status.record is not None
         return status.record

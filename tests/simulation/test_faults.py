@@ -83,7 +83,7 @@ def test_the_schedules_have_every_kind_of_fault_and_takeovers_among_them() -> No
     assert kinds == {
         "Crash", "Blackout", "LostDisk", "LastWords", "Cut", "RegisterOutage", "Lossy", "SlowDisk", "SlowLinks",
         "CutTransfers", "SlowTraining", "BadTraining", "Pause", "Stop", "Leave", "Twin", "Lies", "Join", "Remove",
-        "Backward",
+        "Backward", "Poison",
     }  # fmt: skip
     epochs = []
     for seed in range(20):
@@ -355,6 +355,10 @@ def _rollback_keeps_the_newest_ledger(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RollBack, "applied", applied)
 
 
+def _refused_holder_keeps_the_model(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(holding, "is_forsaken", lambda state: False)
+
+
 BEGIN: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     _work_goes_on_from_a_parent_that_a_former_life_moved_past: 179,
     _change_that_fits_any_epoch: 100,
@@ -378,6 +382,7 @@ BEGIN: dict[Callable[[pytest.MonkeyPatch], None], int] = {
         (_nobody_takes_over, 5),
         (_transfer_without_a_deadline, 5),
         (_store_without_a_deadline, 5),
+        (_refused_holder_keeps_the_model, 5),
         (_paused_run_goes_on, 6),
         (_stopped_run_can_be_resumed, 6),
         (_order_answered_before_it_is_carried_out, 6),

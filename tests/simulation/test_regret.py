@@ -12,7 +12,7 @@ from tramfl.config import Budget, LoadModel, Scenario
 from tramfl.record import Regret, RunFolder
 from tramfl.reporting import load_runs
 from tramfl.reporting.colours import looks
-from tramfl.reporting.plots import inside
+from tramfl.reporting.run_plots import inside
 from tramfl.reporting.summary import regret_text
 from tramfl.simulation.play import Request, play
 from tramfl.simulation.scenarios import scenario_named

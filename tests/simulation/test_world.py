@@ -17,11 +17,12 @@ from tramfl.notation import Counts, ModelCost
 from tramfl.record import Row, Scores, row_of
 from tramfl.scheduling.policy import PolicySettings, policy_named, policy_names
 from tramfl.simulation.api import simulate
+from tramfl.simulation.conditions import REGISTER, Calm
 from tramfl.simulation.experiment import Experiment
 from tramfl.simulation.loads import LoadSource, ReplayedLoads, load_source
 from tramfl.simulation.scenarios import LAYOUTS, scenario_named
 from tramfl.simulation.setting import scheduling_only
-from tramfl.simulation.world import REGISTER, Calm, World
+from tramfl.simulation.world import World
 
 _COSTS = {"mnist": (71.57e6, 38.42e6), "cifar10": (10.65e9, 358.38e6)}
 """The paper's M and D_M."""

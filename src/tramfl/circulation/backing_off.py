@@ -1,7 +1,8 @@
 """Nodes that promise and do not deliver are left out for a while: 1 round, then 2, then 4, up to 512.
 
-A node fails where a model did not reach it, or where it held the model and was lost. It is left out of the rounds
-that this node decides; other holders find out for themselves. A round that it commits clears it.
+A node fails where a model did not reach it, or where it held the model and was lost or resigned. It is left out of
+the rounds that this node decides; other holders find out for themselves. A round of its own that becomes safe, which
+takes another node that has it, clears it.
 
 Where rounds are short, waiting for a node in vain costs many of them. On a real clock, one that fails again is also
 left out for 4 times as long as that took, then 8, then 16 times, so that it never costs more than a part of the time.
@@ -33,12 +34,12 @@ def failed(state: State, node: NodeId, round_: int, at: float = 0.0, lost_second
 
 
 def cleared(state: State, record: Record) -> State:
-    """The record is new: where a node that had failed has committed a round since, it is trusted again."""
+    """The record is new: where a round of a node that had failed has become safe, it is trusted again."""
     if not state.backoff or state.seen is None:
         return state
     before = state.seen.record
-    committed = record.epoch == before.epoch and record.round > before.round
-    if not committed or before.holder not in state.backoff:
+    is_safe = record.epoch == before.epoch and record.safe.round > before.safe.round
+    if not is_safe or before.holder not in state.backoff:
         return state
     return replace(state, backoff={n: b for n, b in state.backoff.items() if n != before.holder})
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from tramfl.circulation.changes import MarkSafe
 from tramfl.circulation.commands import AskLoads, CancelSend, SendModel, Swap, Wake
+from tramfl.circulation.doubting import noted
 from tramfl.circulation.events import Acknowledged, LoadMissing, LoadReported, RegisterSilent, SendFailed, Woke
 from tramfl.circulation.phases import Assignment, Backup, Halted, Offer, Shipping, State
 from tramfl.circulation.steps import Step, current, issue
@@ -80,8 +81,9 @@ def _ship(state: State, links: dict[NodeId, float]) -> Step:
     links = {node: bandwidth for node, bandwidth in links.items() if record.is_member(node)}
     if state.backup is not None or record.newest_is_safe or not links:
         return state, ()
-    # A node that did not take its last copy is asked again only after every other node: it may never take one.
-    to = max(links, key=lambda n: (n not in state.unfit, links[n], -n))
+    # A node that did not take its last copy is asked again only after every other node: it may never take one. One
+    # that refused this node's work comes last of all.
+    to = max(links, key=lambda n: (n not in state.doubted_by, n not in state.unfit, links[n], -n))
     state, ticket = issue(state)
     change = MarkSafe(
         record.epoch,
@@ -128,8 +130,9 @@ def backup_failed(state: State, event: SendFailed | Woke) -> Step:
     backup = state.backup
     assert backup is not None
     cancel = (CancelSend(event.ticket, overdue=True),) if isinstance(event, Woke) else ()
-    unfit = state.unfit | (set(backup.change.copies) - {state.me})
-    return replace(state, backup=None, unfit=unfit, setbacks=state.setbacks + 1), cancel
+    (receiver,) = set(backup.change.copies) - {state.me}
+    state = noted(state, event, receiver)
+    return replace(state, backup=None, unfit=state.unfit | {receiver}, setbacks=state.setbacks + 1), cancel
 
 
 def backup_in_doubt(state: State, event: RegisterSilent) -> Step:

@@ -108,6 +108,9 @@ class Acknowledged(Answer, frozen=True):
 class SendFailed(Answer, frozen=True):
     """The transfer broke, or the receiver refused it."""
 
+    not_accepted: bool = False
+    """Whether the receiver checked the weights, and refused them for what they are."""
+
 
 class SendSlowed(Answer, frozen=True):
     """The transfer is slower than predicted: at its present pace it needs this many seconds more."""

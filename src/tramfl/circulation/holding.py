@@ -30,6 +30,7 @@ from tramfl.circulation.commands import (
     Train,
     Wake,
 )
+from tramfl.circulation.doubting import is_forsaken, is_stuck, noted, resign
 from tramfl.circulation.events import (
     Acknowledged,
     Decided,
@@ -66,10 +67,15 @@ from tramfl.notation import Digest, Loads, NodeId, Outlook
 
 
 def gather(state: State, attempt: Attempt) -> Step:
-    """Ask every node for its load; halt where the run is not running."""
+    """Ask every node for its load; halt where the run is not running, resign where all others refuse the weights."""
     if current(state).status != "running":
         return halt(state)
-    attempt = replace(attempt, excluded=attempt.excluded | left_out(state, current(state).round, attempt.began))
+    if is_forsaken(state):
+        return resign(state)
+    excluded = left_out(state, current(state).round, attempt.began)
+    # A back-off that counts rounds would not end: ask all nodes but those that have refused.
+    excluded = excluded & state.doubted_by if is_stuck(state) else excluded
+    attempt = replace(attempt, excluded=attempt.excluded | excluded)
     state, ticket = issue(state)
     asked = frozenset(current(state).present) - attempt.excluded
     phase = Gathering(ticket, attempt, {}, asked - state.absent)
@@ -218,7 +224,7 @@ def send_failed(state: State, event: SendFailed | Woke) -> Step:
     phase = state.phase
     assert isinstance(phase, Sending)
     cancel = CancelSend(phase.ticket, overdue=isinstance(event, Woke))
-    return _setback(state, phase.attempt, phase.to, event.at, cancel)
+    return _setback(noted(state, event, phase.to), phase.attempt, phase.to, event.at, cancel)
 
 
 def send_slowed(state: State, event: SendSlowed) -> Step:

@@ -316,10 +316,14 @@ class State(Struct, frozen=True):
     backup: Backup | None = None
     unfit: frozenset[NodeId] = frozenset()
     """Nodes that did not take the last background copy that they were sent."""
+    doubted_by: frozenset[NodeId] = frozenset()
+    """Nodes that checked and refused what this node has trained since it became the holder (`doubting`)."""
+    disowned: Digest | None = None
+    """Weights that every other node refused: this node takes no run over with them."""
     absent: frozenset[NodeId] = frozenset()
     """Nodes that did not report when last asked."""
     backoff: dict[NodeId, Backoff] = {}
-    """Nodes that failed this node, and have committed no round since (`backing_off`)."""
+    """Nodes that failed this node, and of which no work has become safe since (`backing_off`)."""
     setbacks: int = 0
     """Failed attempts since a round was last trained."""
     orders: tuple[Ordering, ...] = ()
@@ -328,6 +332,11 @@ class State(Struct, frozen=True):
     counts_overhead: bool = False
     """Whether the time between the steps of a round counts, as it does on a real clock. In virtual time there is
     none, and the difference of two moments would bring rounding errors into the record."""
+
+    @property
+    def follows(self) -> bool:
+        """Whether another node holds the model, and this one does nothing but follow the record."""
+        return isinstance(self.phase, Following)
 
     def has(self, digest: Digest) -> bool:
         """Whether these weights are on this node's disk."""

@@ -18,6 +18,7 @@ from tramfl.circulation.backup import halt
 from tramfl.circulation.changes import Resign, TakeOver
 from tramfl.circulation.commands import Discard, ReadRecord, Wake
 from tramfl.circulation.custody import Record, Versioned
+from tramfl.circulation.doubting import forgotten
 from tramfl.circulation.events import HolderLost, LeaveOrdered, RecordRead, RecordSeen, Started, Woke
 from tramfl.circulation.holding import gather, train
 from tramfl.circulation.leaving import leave
@@ -94,12 +95,12 @@ def noticed(state: State, versioned: Versioned) -> Step:
     if state.seen is not None and versioned.revision <= state.seen.revision:
         return state, ()
     record = versioned.record
-    lost = state.seen.record.holder if state.seen is not None and record.epoch > state.seen.record.epoch else None
-    if lost is not None and lost != record.holder:
-        # A node that was taken over from is still asked for its load, but nobody waits for it.
+    lost = _lost(state.seen.record, record) if state.seen is not None else None
+    if lost is not None:
+        # A node that resigned or was taken over from is still asked for its load, but nobody waits for it.
         # One that is lost again and again is not even asked.
         state = failed(replace(state, absent=state.absent | {lost}), lost, record.round - 1)
-    state = cleared(state, record)
+    state = forgotten(cleared(state, record), record)
     backup = state.backup
     if backup is not None and backup.in_doubt_at is not None and versioned.revision > backup.in_doubt_at:
         # The record has moved: the swap that went unanswered was made by now, or never will be.
@@ -118,6 +119,12 @@ def noticed(state: State, versioned: Versioned) -> Step:
         return replace(state, seen=versioned), ()
     kept = tuple(copy for copy in state.copies if copy not in gone)
     return replace(state, seen=versioned, copies=kept), (Discard(tuple(copy.digest for copy in gone)),)
+
+
+def _lost(before: Record, record: Record) -> NodeId | None:
+    """The holder that resigned, or was taken over from, between two records."""
+    lost = record.epoch > before.epoch or record.holder is None
+    return before.holder if lost and before.holder != record.holder else None
 
 
 def kept_at(record: Record, me: NodeId) -> set[Digest | None]:
@@ -176,12 +183,14 @@ def holder_lost(state: State, event: HolderLost) -> Step:
     stale = seen.revision != event.versioned.revision
     if stale or not isinstance(state.phase, Following) or record.status == "stopped":
         return state, commands
-    if state.has(record.weights.digest):
+    if state.has(record.weights.digest) and record.weights.digest != state.disowned:
         state, takeover = propose(state, TakeOver(record.epoch, seen.revision, record.weights.digest))
         return state, (*commands, *takeover)
     if state.has(record.safe.digest):
         state, ticket = issue(state)
-        wake = Wake(ticket, state.limits.takeover_grace)
+        # A node that the others do not follow lets them go first.
+        graces = 2 if record.weights.digest == state.disowned else 1
+        wake = Wake(ticket, graces * state.limits.takeover_grace)
         return replace(state, phase=StandingBy(ticket)), (*commands, wake)
     return state, commands
 
@@ -193,6 +202,6 @@ def grace_over(state: State, event: Woke) -> Step:
     assert seen is not None
     record = seen.record
     for digest in (record.weights.digest, record.safe.digest):
-        if state.has(digest):
+        if state.has(digest) and digest != state.disowned:
             return propose(state, TakeOver(record.epoch, seen.revision, digest))
     return replace(state, phase=Following()), ()

@@ -17,7 +17,7 @@ from tramfl.config import ReadOut
 from tramfl.record import Summary
 
 if TYPE_CHECKING:
-    from tramfl.runtime.operator.operating import FederationStatus
+    from tramfl.runtime.operator.federation_status import FederationStatus
 
 
 def pull(

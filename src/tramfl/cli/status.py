@@ -17,7 +17,7 @@ from tramfl.notation import BadInput
 from tramfl.reporting.measures import Measure
 
 if TYPE_CHECKING:
-    from tramfl.runtime.operator.operating import FederationStatus, RoundTimes, SiteStatus
+    from tramfl.runtime.operator.federation_status import FederationStatus, RoundTimes, SiteStatus
 
 UNSIGNED = "The sites have no certificates: every process of this machine is trusted, and no record or row is signed."
 

@@ -37,8 +37,8 @@ from tramfl.simulation.api import app_name
 from tramfl.simulation.scenarios import scenario_for_sites
 
 if TYPE_CHECKING:
+    from tramfl.runtime.operator.federation_status import FederationStatus
     from tramfl.runtime.operator.local import LocalSites
-    from tramfl.runtime.operator.operating import FederationStatus
 
 NODE = (sys.executable, "-P", "-c", "from tramfl.cli import main; main()", "node")
 """Runs one site."""

@@ -1,6 +1,7 @@
 """Reports and figures of runs, from their records alone.
 
-page         one HTML page of runs; figures, paper, regimes: pictures; reproduction: beside the paper's numbers
+page         one HTML page of runs; comparing_plots, run_plots: its figures, of several policies and of one run
+figures      pictures, as are paper and regimes; reproduction: beside the paper's numbers
 runs         reads runs; summary, verdict, intervals: tables and what they come to; merging: runs of several machines
 dashboard/   the live view of `tramfl watch`
 

@@ -31,7 +31,7 @@ COLUMN_INCHES = 3.5
 POINTS = 1500
 USAGE_COLUMNS = 60
 MOST_MARKS = 15
-"""So many names or numbers are legible along one side of a column."""
+"""The most names or numbers that are legible along one side of a column."""
 STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans",  # comes with Matplotlib: the same glyphs on every machine
     "font.size": 8,

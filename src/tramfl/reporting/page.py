@@ -22,7 +22,7 @@ from msgspec import UnsetType
 
 from tramfl.notation import BadInput
 from tramfl.record import write_atomically, writing
-from tramfl.reporting import plots, sections
+from tramfl.reporting import comparing_plots, run_plots, sections
 from tramfl.reporting.colours import looks
 from tramfl.reporting.markup import Html, together
 from tramfl.reporting.measures import capital
@@ -55,8 +55,8 @@ def render(runs: Sequence[Run]) -> str:
     data: dict[str, Any] = {"plots": {}}
     for number, (name, group) in enumerate(groups.items()):
         key = f"s{number}"
-        comparing, inside = plots.comparison(group, chosen), plots.inside(group, chosen)
-        held = next((plots.held_map(run) for run in group if run.held and run.nodes > plots.MANY_NODES), None)
+        comparing, inside = comparing_plots.comparison(group, chosen), run_plots.inside(group, chosen)
+        held = next((run_plots.held_map(run) for run in group if run.held and run.nodes > run_plots.MANY_NODES), None)
         shown = [*comparing, *inside, *([held] if held else [])]
         data["plots"] |= {f"{key}-{p.key}": {"views": p.views, "words": p.view_words} for p in shown}
         parts.append(sections.scenario(key, name if len(groups) > 1 else None, group, comparing, inside, chosen))

@@ -13,7 +13,7 @@ from tramfl.reporting.summary import NOT_REACHED, Kind, TargetTime, cell_text, t
 KINDS: dict[Kind, str] = {"first": "first reached", "held": "held"}
 NAMES = {"3": "3 nodes", "5": "5 nodes", "10": "10 nodes", "5-uneven": "5 nodes (uneven)"}
 LAST_TESTS = 5
-"""One test alone tells little: on such data the curves are jagged."""
+"""One test alone says little: on such data the curves are jagged."""
 
 
 def reproduction_tables(runs: Sequence[Run]) -> str:

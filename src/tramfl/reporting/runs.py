@@ -38,7 +38,7 @@ NOT_ENDED = "not ended"
 
 @dataclass(frozen=True)
 class Run:
-    """One run as its folder tells it."""
+    """One run, as read from its folder."""
 
     folder: Path
     settings: Scenario

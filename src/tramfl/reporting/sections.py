@@ -10,7 +10,8 @@ from tramfl.record import Summary
 from tramfl.reporting.colours import Look, in_order, kind_of
 from tramfl.reporting.markup import Html, element, table, together
 from tramfl.reporting.measures import Measure, Target, capital, in_order_of_difficulty
-from tramfl.reporting.plots import MANY_NODES, Plot, held_map
+from tramfl.reporting.plots import Plot
+from tramfl.reporting.run_plots import MANY_NODES, held_map
 from tramfl.reporting.runs import Run, by_scenario, doubts, settings_of, virtual
 from tramfl.reporting.several import (
     last_scores,

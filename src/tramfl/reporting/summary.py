@@ -220,7 +220,7 @@ def seconds(value: float) -> str:
 
 
 def rounds_text(count: int) -> str:
-    """So many rounds, in words that fit one, too."""
+    """A number of rounds in words, the singular included."""
     return "1 round" if count == 1 else f"{count:,} rounds"
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from tramfl.notation import NodeId
-from tramfl.simulation.world import REGISTER
+from tramfl.simulation.conditions import REGISTER
 
 HORIZON = 120.0
 """Faults begin and end within this many seconds."""
@@ -92,6 +92,12 @@ class BadTraining(Fault, frozen=True):
     node: NodeId
 
 
+class Poison(Fault, frozen=True):
+    """A node accepts what it trains, and no other node does."""
+
+    node: NodeId
+
+
 class Pause(Fault, frozen=True):
     """An operator pauses the run through this node, and resumes it at the end."""
 
@@ -171,7 +177,7 @@ def schedule_of(seed: int) -> Schedule:
     faults = tuple(_fault(rng, nodes) for _ in range(1 + rng.poisson(7)))
     if seed % 2 == 0:
         faults += tuple(_change_of_members(rng, nodes) for _ in range(1 + rng.poisson(1)))
-    more = (*_bad_trainings(seed, nodes), *_lies(seed, nodes), *_rollbacks(seed, nodes))
+    more = (*_bad_trainings(seed, nodes), *_lies(seed, nodes), *_rollbacks(seed, nodes), *_poisons(seed, nodes))
     return Schedule(seed, nodes, policy, (*faults, *more))
 
 
@@ -198,6 +204,14 @@ def _bad_trainings(seed: int, nodes: int) -> Iterator[Fault]:
     for _ in range(int(rng.choice([0, 0, 0, 0, 1, 2]))):
         begin = float(rng.uniform(0.0, HORIZON))
         yield BadTraining(begin, min(HORIZON, begin + float(rng.exponential(20.0))), int(rng.integers(nodes)))
+
+
+def _poisons(seed: int, nodes: int) -> Iterator[Poison]:
+    """In every fifth schedule one node poisons the model; drawn apart, so that other faults are what they were."""
+    rng = np.random.default_rng((seed, 12))
+    if seed % 5 == 2:
+        begin = float(rng.uniform(0.0, HORIZON))
+        yield Poison(begin, min(HORIZON, begin + float(rng.exponential(30.0))), int(rng.integers(nodes)))
 
 
 def _change_of_members(rng: np.random.Generator, nodes: int) -> Fault:
@@ -296,6 +310,10 @@ class Storm:
     def rejects(self, node: NodeId) -> bool:
         """Whether what this node trains now is not acceptable."""
         return any(isinstance(f, BadTraining) and f.node == node for f in self.active)
+
+    def poisons(self, node: NodeId) -> bool:
+        """Whether no other node accepts what this node trains now."""
+        return any(isinstance(f, Poison) and f.node == node for f in self.active)
 
     def slowness_of_link(self, one: NodeId, other: NodeId) -> float:
         """How many times slower than promised a transfer is now."""

@@ -312,10 +312,13 @@ class Trial:
         if self.storm.active:
             return False
         alive = [site for site in self.world.sites if site.alive and record.is_member(site.node)]
+        good = {record.safe.digest, record.weights.digest} - self.world.poisoned
+        if record.status != "running" and record.weights.digest not in good:
+            return False  # nobody takes a copy
         if record.status == "stopped":
             # Nobody takes a stopped run over: it waits for its holder.
             return len(alive) > 1 and any(p.node == record.holder and record.weights.digest in p.disk for p in alive)
-        able = any(record.safe.digest in p.disk or record.weights.digest in p.disk for p in alive)
+        able = any(not good.isdisjoint(p.disk) for p in alive)
         return able and (record.status == "running" or len(alive) > 1)
 
     # What the world lets its watcher see.
@@ -344,6 +347,7 @@ class Trial:
             return
         if not command.superseded:
             others = any(p.alive and not p.leaving for p in self._there.pop(process, ()))
+            others = others and self.world.register.read().record.weights.digest not in self.world.poisoned
             self._invariants.departed(process.node, release=command.release, others=others)
 
     def stepped(self) -> None:

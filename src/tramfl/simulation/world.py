@@ -22,18 +22,17 @@ from tramfl.circulation.changes import OrderedChange
 from tramfl.circulation.custody import MemoryRegister, Record, Versioned
 from tramfl.circulation.holding import reports_noted
 from tramfl.circulation.machine import advance
-from tramfl.circulation.phases import Copy, Following, Limits, Offer, State
+from tramfl.circulation.phases import Copy, Limits, Offer, State
 from tramfl.config import LoadModel
 from tramfl.draws import deciding
 from tramfl.notation import Digest, ModelCost, NodeId
 from tramfl.scheduling.policy import Policy, check_decision
 from tramfl.simulation.clock import Clock
+from tramfl.simulation.conditions import REGISTER, Calm, Conditions
 from tramfl.simulation.foresight import Foresight
 from tramfl.simulation.load_clock import LoadClock, RoundClock, SlotClock
 from tramfl.simulation.loads import LoadSource
 
-REGISTER = -1
-"""The register's place in the network."""
 CARELESS = Limits(unsafe_rounds=1 << 62, unsafe_seconds=math.inf)
 """For the paper's experiments: nothing fails, so no node ships a background copy, or waits for one."""
 SLOW_AFTER = 2.0
@@ -65,78 +64,6 @@ class NullLearner:
 
     def discard(self, digest: Digest) -> None:
         """Nothing is kept."""
-
-
-class Conditions(Protocol):
-    """What network, disks and processors are like at the moment."""
-
-    def message(self, sender: NodeId, receiver: NodeId) -> float | None:
-        """Seconds a small message takes, or None where it is lost."""
-        ...
-
-    def connected(self, sender: NodeId, receiver: NodeId) -> bool:
-        """Whether anything that `sender` sends can get to `receiver`; the other direction is another question."""
-        ...
-
-    def cut_transfer(self) -> bool:
-        """Whether the transfer that begins now will break half-way."""
-        ...
-
-    def store_seconds(self, node: NodeId) -> float | None:
-        """Seconds until weights are on this node's disk, or None where the disk is full."""
-        ...
-
-    def lies(self, node: NodeId) -> bool:
-        """Whether this node says that it has what it was sent, and has not."""
-        ...
-
-    def slowness(self, node: NodeId) -> float:
-        """How many times longer than predicted this node trains."""
-        ...
-
-    def slowness_of_link(self, one: NodeId, other: NodeId) -> float:
-        """How many times longer than predicted a transfer takes."""
-        ...
-
-    def rejects(self, node: NodeId) -> bool:
-        """Whether what this node trains now is not acceptable."""
-        ...
-
-
-class Calm:
-    """Nothing fails, and only transfers and training take time."""
-
-    def message(self, sender: NodeId, receiver: NodeId) -> float | None:
-        """At once."""
-        return 0.0
-
-    def connected(self, sender: NodeId, receiver: NodeId) -> bool:
-        """Always."""
-        return True
-
-    def cut_transfer(self) -> bool:
-        """Never."""
-        return False
-
-    def store_seconds(self, node: NodeId) -> float | None:
-        """At once."""
-        return 0.0
-
-    def lies(self, node: NodeId) -> bool:
-        """Never."""
-        return False
-
-    def slowness(self, node: NodeId) -> float:
-        """As predicted."""
-        return 1.0
-
-    def slowness_of_link(self, one: NodeId, other: NodeId) -> float:
-        """As predicted."""
-        return 1.0
-
-    def rejects(self, node: NodeId) -> bool:
-        """Never."""
-        return False
 
 
 class Watcher(Protocol):
@@ -244,6 +171,8 @@ class World:
             for node in range(nodes)
         ]
         """Each node's latest life; of a node that is no member yet, one that never began."""
+        self.poisoned: set[Digest] = set()
+        """Weights that no node takes in from the one that trained them."""
         self.former: list[Process] = []
         """Lives that go on although their node was started a second time."""
         self.leases = set(record.present)
@@ -476,6 +405,8 @@ class World:
             return
         if receiver.alive and self.conditions.lies(receiver.node):
             self._reply(receiver.node, sender.node, command.offer.ticket, on.Acknowledged)
+        elif receiver.alive and command.offer.digest in self.poisoned:
+            self._reply(receiver.node, sender.node, command.offer.ticket, _not_accepted)
         elif receiver.alive:
             if self.in_reach(receiver):
                 # A site reads the record before it lets a model in.
@@ -487,7 +418,7 @@ class World:
     def deceive(self, liar: NodeId, victim: NodeId, offer: Offer) -> None:
         """A node sends another a model that nothing in its own machine asked it to send."""
         for process in self._lives(victim)[:1]:
-            if self._linked(liar, victim):
+            if self._linked(liar, victim) and offer.digest not in self.poisoned:
                 if self.in_reach(process):
                     self._tell(process, 0.0, on.RecordSeen(self.clock.now, self.register.read()))
                 self._tell(process, 0.0, on.ModelArrived(self.clock.now, liar, offer, 0.1))
@@ -502,7 +433,7 @@ class World:
     def _refuse(self, process: Process, command: do.Refuse) -> None:
         self._reply(process.node, command.to, command.ticket, on.SendFailed)
 
-    def _reply(self, node: NodeId, to: NodeId, ticket: int, kind: type[on.Answer]) -> None:
+    def _reply(self, node: NodeId, to: NodeId, ticket: int, kind: Callable[[float, int], on.Answer]) -> None:
         seconds = self.conditions.message(node, to)
         if seconds is None:
             return
@@ -534,6 +465,8 @@ class World:
         assert command.parent in process.disk, f"node {node} trains what it does not have: {command}"
         digest = self.learner.train(node, command.parent, samples, command.round)
         accepted = not self.conditions.rejects(node)
+        if command.parent in self.poisoned or self.conditions.poisons(node):
+            self.poisoned.add(digest)
         if self.watcher is not None:
             self.watcher.trained(command.parent, digest, samples, accepted)
         seconds = self._training_seconds(node, command)
@@ -645,9 +578,7 @@ class World:
         if self._calm:
             # Where nothing fails, a follower without weights has nothing to do with the news until the model comes.
             holder = versioned.record.holder
-            processes = [
-                p for p in processes if p.disk or p.state.me == holder or not isinstance(p.state.phase, Following)
-            ]
+            processes = [p for p in processes if p.disk or p.state.me == holder or not p.state.follows]
         for process in processes:
             if self.hears(process):
                 # A lost notice is sent again; a node that is cut off sees the record when it is back in touch.
@@ -655,6 +586,10 @@ class World:
                 seconds = self.register_timeout if seconds is None else seconds
                 self._tell(process, seconds, on.RecordSeen(self.clock.now + seconds, versioned))
         self._look_after_holder()
+
+
+def _not_accepted(at: float, ticket: int) -> on.SendFailed:
+    return on.SendFailed(at, ticket, not_accepted=True)
 
 
 _CARRY_OUT: dict[type[do.Command], Callable[[World, Process, Any], None]] = {

@@ -15,7 +15,8 @@ from tests.runtime.sites import federation
 from tramfl.circulation.custody import Entry, Record, Versioned, first_record
 from tramfl.cli.status import print_status
 from tramfl.notation import BadInput, Digest, NodeId
-from tramfl.runtime.operator.operating import FederationStatus, Operator, SiteStatus
+from tramfl.runtime.operator.federation_status import FederationStatus, SiteStatus
+from tramfl.runtime.operator.operating import Operator
 from tramfl.runtime.registers.contract import Standing
 from tramfl.runtime.transport import Refusal, Unreachable
 from tramfl.runtime.wire import Order, OrderResult, SiteReport
@@ -207,3 +208,9 @@ def test_a_site_whose_version_or_protocol_differs_is_named(
     assert said in capsys.readouterr().out
     print_status(AT_REST, [], None)
     assert "version" not in capsys.readouterr().out
+
+
+def test_status_says_who_leaves_whom_out_and_until_which_round(capsys: pytest.CaptureFixture[str]) -> None:
+    found = with_site(AT_REST, 0, report=SiteReport(site="a", doing="halted", left_out={"c": 1234}))
+    print_status(found, [], None)
+    assert "a leaves c out until round 1,234 at least: it failed." in capsys.readouterr().out

@@ -168,14 +168,14 @@ def test_status_shows_the_record_the_sites_and_how_well_times_were_predicted(
 def test_status_shows_all_but_the_rounds_while_the_register_is_silent(federation: LocalFederation, cli: Cli) -> None:
     with unreadable(federation.folder / "register.sqlite"):
         shown = cli("status", federation.federation)
-        told = cli("status", federation.federation, "--format", "json")
-    assert (shown.code, told.code) == (0, 0)
+        as_json = cli("status", federation.federation, "--format", "json")
+    assert (shown.code, as_json.code) == (0, 0)
     assert "run first is paused" in shown.out
     assert "The rounds cannot be read at the moment: no site gives the rounds" in shown.out
     assert "predicted s" not in shown.out
-    assert told.data["status"]["record"]["ledger"]["round"] >= 10
-    assert told.data["last_rounds"] == []
-    assert "the register does not answer" in told.data["last_rounds_unread"]
+    assert as_json.data["status"]["record"]["ledger"]["round"] >= 10
+    assert as_json.data["last_rounds"] == []
+    assert "the register does not answer" in as_json.data["last_rounds_unread"]
 
     def again() -> dict[str, Any] | None:
         found: dict[str, Any] = cli("status", federation.federation, "--format", "json").data

@@ -99,17 +99,22 @@ async def test_poisoned_weights_are_found_by_their_tests_traced_rolled_back_and_
 
 
 @played
-async def test_poisoned_weights_are_refused_by_receivers_that_check_what_they_are_sent(tmp_path: Path) -> None:
+async def test_poisoned_weights_are_refused_by_receivers_that_check_them_and_the_run_goes_on(tmp_path: Path) -> None:
     Poisoned.on = False
     run = replace(RUN, accept=Acceptance(max_loss_ratio=2.0, arrivals=True))
     async with Together(tmp_path / "f", lease_seconds=60.0, scenario=run, workshop=Poisoned).begun(9) as sites:
         Poisoned.on = True
         # Its own site accepted them: it lies to itself. Nobody else trains on them.
         await sites.until(lambda: all(sites.events(name, "not-accepted") for name in ("a", "b")))
-        # Its run does not come to rest: nobody takes a copy of what it holds.
         await pull(sites.hand, tmp_path / "out", overwrite=False)
         refused = [entry for entry in read_audit(tmp_path / "out" / "audit.jsonl") if entry.what == "refused"]
         assert {entry.author for entry in refused} == {POISONER}
         assert {name for entry in refused for name in entry.noted_by} <= {"a", "b"}
         made = {e.digest for e in read_audit(tmp_path / "out" / "audit.jsonl") if e.author == POISONER}
         assert {entry.digest for entry in refused} <= made
+        # It gives the model up: the others go on from what they took in last, and leave it out for longer each time.
+        before = await sites.record()
+        await sites.status(lambda seen: seen.record is not None and seen.record.safe.round >= before.safe.round + 12)
+        await sites.status(
+            lambda seen: any(POISONER in site.report.left_out for site in seen.sites if site.report is not None)
+        )

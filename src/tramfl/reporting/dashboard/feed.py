@@ -26,7 +26,7 @@ MOST_ROWS = 1000
 
 
 class News(Struct, frozen=True, kw_only=True):
-    """What a watcher is told."""
+    """What a watcher gets."""
 
     now: Now
     colour: str
@@ -43,7 +43,7 @@ class News(Struct, frozen=True, kw_only=True):
 
 
 class Feed:
-    """Keeps what the source said, in the form watchers are told it."""
+    """Keeps what the source said, in the form that watchers get."""
 
     def __init__(self, source: Source, clock: Callable[[], float] = time.monotonic) -> None:
         self._source, self._clock = source, clock

@@ -30,7 +30,7 @@ from tramfl.reporting.dashboard.source import Source
 
 LOOPBACK = "127.0.0.1"
 PATIENCE_SECONDS = 15.0
-"""How long a watcher waits for news before it is told that there is none."""
+"""How long a watcher waits for news before the server answers that there is none."""
 REQUEST_SECONDS = 10.0
 """A client that has not sent a whole request after this long is disconnected, however it trickles."""
 MOST_CONNECTIONS = 64
@@ -97,7 +97,7 @@ def serve(
     token: str | None = None,
     announce: Callable[[str], None] = print,
 ) -> None:
-    """Serve a source until an interrupt; `announce` is told the address."""
+    """Serve a source until an interrupt; `announce` gets the address."""
     dashboard = Dashboard(source, host, port, token)
     try:
         announce(dashboard.url)

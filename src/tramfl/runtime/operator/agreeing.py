@@ -68,8 +68,8 @@ def agreed(views: dict[NodeId, View], names: Sequence[str], fresh_seconds: float
             return Agreement(versioned, alive)
     if not shown:
         return Agreement(None, alive)
-    told = "; ".join(f"{names[n]} shows {_in_words(v)}" for n, v in sorted(shown.items()))
-    return Agreement(None, alive, f"The sites disagree about the record, and most confirm none: {told}.")
+    shows = "; ".join(f"{names[n]} shows {_in_words(v)}" for n, v in sorted(shown.items()))
+    return Agreement(None, alive, f"The sites disagree about the record, and most confirm none: {shows}.")
 
 
 def _in_words(versioned: Versioned) -> str:

@@ -10,7 +10,8 @@ from tramfl.config import Cost, ReadOut, Scenario
 from tramfl.learning.model.coded_files import PASSED, ROUND, RawFile, decoded_file, written
 from tramfl.notation import BadInput
 from tramfl.record import MODEL_FILE, Resolved, Row, RunFolder, Summary, summary_of, write_atomically
-from tramfl.runtime.operator.operating import FederationStatus, Operator
+from tramfl.runtime.operator.federation_status import FederationStatus
+from tramfl.runtime.operator.operating import Operator
 
 RECENT_ROUNDS = 400
 """Among these somebody trained who has the mean."""

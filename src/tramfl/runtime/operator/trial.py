@@ -10,8 +10,9 @@ from typing import Protocol
 from tramfl.notation import BadInput
 from tramfl.record import Row, RunFolder, Summary
 from tramfl.runtime.operator.collecting import collect
+from tramfl.runtime.operator.federation_status import FederationStatus
 from tramfl.runtime.operator.local import LocalSites
-from tramfl.runtime.operator.operating import FederationStatus, Operator, operator_from
+from tramfl.runtime.operator.operating import Operator, operator_from
 from tramfl.runtime.wire import Order
 
 LOOK_SECONDS = 0.25

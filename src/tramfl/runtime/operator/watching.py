@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 from tramfl.circulation.custody import Record
 from tramfl.notation import BadInput, NodeId
 from tramfl.record import Doing, Now, Row, RunState, SiteNow
-from tramfl.runtime.operator.operating import FederationStatus, Operator, SiteStatus, operator_from
+from tramfl.runtime.operator.federation_status import FederationStatus, SiteStatus
+from tramfl.runtime.operator.operating import Operator, operator_from
 
 T = TypeVar("T")
 SCORE_SECONDS = 3.0

@@ -41,7 +41,7 @@ REMEDY = "the last good record stands; see tramfl repair"
 
 
 def fingerprint(record: Record) -> bytes:
-    """Tells two records apart."""
+    """Differs where two records differ."""
     return hashlib.sha256(msgspec.msgpack.encode(record)).digest()[:16]
 
 
@@ -62,7 +62,7 @@ class CheckedRegister:
         self._seen: Versioned | None = None
         self._rejected = -1
         self._rejected_at = 0.0
-        self._told = ""
+        self._logged = ""
         """Why a record was last ignored, as logged; empty once a good one was seen."""
         self._unauthorised: deque[int] = deque(maxlen=KEPT_REVISIONS)
         """Revisions of records that their writers had no right to make."""
@@ -216,8 +216,8 @@ class CheckedRegister:
     def _unsound(self, reason: str, revision: int) -> Unsound:
         """Logged once for each reason until a good record is seen: a run that this site cannot read may go on."""
         self._answered, self._rejected = time.monotonic(), revision
-        if reason != self._told:
-            self._told = reason
+        if reason != self._logged:
+            self._logged = reason
             self._log("record-ignored", reason=reason)
         return Unsound(reason, revision)
 
@@ -225,7 +225,7 @@ class CheckedRegister:
         if self._seen is not None and versioned.revision <= self._seen.revision:
             return
         self._seen = self.good = self.records.known = versioned
-        self._told = ""
+        self._logged = ""
         self.seen.append((versioned.revision, fingerprint(versioned.record)))
         part = self._file.with_name(f"{self._file.name}.part")
         try:

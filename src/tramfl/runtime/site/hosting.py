@@ -19,7 +19,18 @@ from tramfl.runtime.site.participation import Participation
 from tramfl.runtime.site.services import Services
 from tramfl.runtime.transport import Refusal, Unreachable
 from tramfl.runtime.weights import Manifest, WeightStore, readout_at
-from tramfl.runtime.wire import Accepted, AskLoad, AskRows, Consignment, Load, Order, OrderResult, Refused, Rows
+from tramfl.runtime.wire import (
+    NOT_ACCEPTED,
+    Accepted,
+    AskLoad,
+    AskRows,
+    Consignment,
+    Load,
+    Order,
+    OrderResult,
+    Refused,
+    Rows,
+)
 
 MOST_NOTE_BYTES = 64 << 10
 """No site notes more about a round."""
@@ -130,7 +141,7 @@ class Hosting:
             self._member.log("not-accepted", digest=consignment.offer.digest, reason=reason)
             if (record := self._following.record) is not None:
                 self._member.audit.refused(record, self._member.names[peer], consignment.offer.digest, reason)
-            return Refused(f"not accepted: {reason}")
+            return Refused(f"{NOT_ACCEPTED}{reason}")
         return await driver.arrived(peer, consignment, staged, seconds, since)
 
     async def _without_reference(self, peer: NodeId, staged: Path) -> str | None:

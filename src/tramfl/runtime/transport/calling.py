@@ -178,7 +178,7 @@ class Peers:
     async def fetch(
         self, node: NodeId, digest: Digest, to: Path, progress: Progress, most: int | None = None
     ) -> None:
-        """Fetch weights of at most so many bytes into a file that appears whole, verified and durable, or not at all.
+        """Fetch weights of at most `most` bytes into a file that appears whole, verified and durable, or not at all.
 
         Raises Refusal, Unreachable or OSError; what had come by then is resumed the next time.
         """

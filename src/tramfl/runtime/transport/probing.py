@@ -25,7 +25,7 @@ SETTLED = 2 / 3
 BUSY = b"busy"
 """The echo of a site that is receiving something else: the trial would measure half a link."""
 TURN_SECONDS = 0.5
-"""A site that echoed one caller tells others for this long that it is busy."""
+"""A site that echoed one caller answers others for this long that it is busy."""
 
 
 class Busy(Exception):

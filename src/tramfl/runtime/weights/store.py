@@ -90,7 +90,7 @@ class WeightStore:
         if not DIGEST.fullmatch(copy.digest) or copy.epoch < 0 or copy.round < 0:
             raise ValueError(f"{copy} names no weights")
         target = self.folder / f"{copy.epoch}-{copy.round}-{copy.digest}.safetensors"
-        with self._lock, full_disk_told(self.folder):
+        with self._lock, naming_full_disk(self.folder):
             sync(staged)
             present = self._entries.get(copy.digest)
             if present is None:
@@ -128,7 +128,7 @@ class WeightStore:
         if not PART.fullmatch(name):
             raise ValueError(f"{name!r} is no name for a part")
         path = self.incoming / name
-        with self._lock, full_disk_told(self.folder):
+        with self._lock, naming_full_disk(self.folder):
             if path in self._open:
                 raise ValueError(f"{name} is being received already")
             linked = self._link(digest, size, path)
@@ -235,7 +235,7 @@ class Part:
         """Write what comes next. Raises StoreFull."""
         if self.linked or self.offset + len(data) > self.size:
             raise ValueError(f"{len(data)} bytes from {self.offset} on do not belong to a file of {self.size}")
-        with full_disk_told(self.path):
+        with naming_full_disk(self.path):
             while data:
                 written = os.write(self._file, data)
                 self.offset += written
@@ -273,7 +273,7 @@ def _settle(handle: int) -> None:
 
 
 @contextlib.contextmanager
-def full_disk_told(place: Path) -> Iterator[None]:
+def naming_full_disk(place: Path) -> Iterator[None]:
     """Turns a full disk or an exhausted quota into StoreFull."""
     try:
         yield
