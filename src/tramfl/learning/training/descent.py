@@ -59,7 +59,7 @@ class PaperDescent:
 
     def __init__(self, network: nn.Module, training: TrainingSettings, carried: Mapping[str, Tensor] | None) -> None:
         trained = [(name, weight) for name, weight in network.named_parameters() if weight.requires_grad]
-        self._names = [f"{STATE_PREFIX}0/{name}/momentum_buffer" for name, _ in trained]
+        self._trained = [name for name, _ in trained]
         self._weights = [weight for _, weight in trained]
         self._values = [weight.detach() for weight in self._weights]
         self._base = self._rate = training.learning_rate
@@ -68,7 +68,7 @@ class PaperDescent:
         for weight in self._weights:
             weight.grad = None  # of the user's own, perhaps: gradients are added to what is there
         if carried is not None:
-            self._velocity = [carried[name].clone() for name in self._names]
+            self._velocity = [carried[name].clone() for name in self._names()]
 
     def set_rate(self, factor: float) -> None:
         """Multiply the learning rate that the run begins with."""
@@ -95,7 +95,11 @@ class PaperDescent:
         """v for each trained weight, zero where none was ever moved."""
         pairs = zip(self._weights, self._velocity, strict=True)
         values = [torch.zeros_like(weight, requires_grad=False) if v is None else v for weight, v in pairs]
-        return dict(zip(self._names, values, strict=True))
+        return dict(zip(self._names(), values, strict=True))
+
+    def _names(self) -> list[str]:
+        """What the velocities are called where they travel."""
+        return [f"{STATE_PREFIX}0/{name}/momentum_buffer" for name in self._trained]
 
 
 class TorchDescent:
