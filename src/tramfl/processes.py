@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.context import BaseContext
+from types import ModuleType
 
 
 def workers_with(*modules: str) -> BaseContext:
@@ -18,3 +21,17 @@ def workers_with(*modules: str) -> BaseContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(modules))
     return context
+
+
+@contextmanager
+def without_script() -> Iterator[None]:
+    """Processes that start inside do not run the caller's script again, as Python has them do: it would start more.
+
+    What workers do is in modules, so they need nothing of the script.
+    """
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
