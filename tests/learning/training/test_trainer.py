@@ -192,7 +192,7 @@ class Recomputing(TwoBiases):
     """Computes its activations a second time on the way back, to keep none of them."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = checkpoint(super().forward, images.requires_grad_(), use_reentrant=True)  # type: ignore[no-untyped-call]
+        logits: torch.Tensor = checkpoint(super().forward, images.requires_grad_(), use_reentrant=True)
         return logits
 
 
