@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +78,15 @@ def test_a_bar_shows_how_far_a_run_is(capsys: pytest.CaptureFixture[str]) -> Non
     assert "round 3" in capsys.readouterr().err
     tramfl.simulate("digits-3", rounds=3, train=False)
     assert capsys.readouterr().err == ""
+
+
+def test_a_script_of_two_lines_compares_without_being_run_again_by_the_workers(tmp_path: Path) -> None:
+    script = tmp_path / "race.py"
+    lines = [
+        "import tramfl",
+        'print(tramfl.compare("digits-3", policies=["random", "tram"], seeds=1, train=False, rounds=2, jobs=2))',
+    ]
+    script.write_text("\n".join(lines))
+    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("Comparison of 2 runs") == 1

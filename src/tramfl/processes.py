@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.context import BaseContext
+from types import ModuleType
 
 
 def workers_with(*modules: str) -> BaseContext:
@@ -34,3 +35,17 @@ def no_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def without_script() -> Iterator[None]:
+    """Processes that start inside do not run the caller's script again, as Python has them do: it would start more.
+
+    What workers do is in modules, so they need nothing of the script.
+    """
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script

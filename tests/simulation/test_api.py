@@ -366,6 +366,14 @@ def test_own_data_leave_a_fingerprint_and_other_data_are_refused(tmp_path: Path)
         on_blobs(out=tmp_path, rounds=4, resume=True, data=other)
 
 
+def test_a_single_node_plays_alone_and_sends_nothing(tmp_path: Path) -> None:
+    table = tmp_path / "counts.csv"
+    table.write_text("cat,dog\n30,40\n")
+    settings = {"partition.held": str(table), "cost.flops_per_sample": 1e6, "cost.model_bits": 1e6}
+    result = tramfl.simulate("digits-3", train=False, rounds=3, settings=settings)
+    assert [(row.node, row.transfer_seconds) for row in result.rows] == [(0, 0.0)] * 3
+
+
 def test_a_schedule_is_played_from_a_table_of_counts_of_any_size(tmp_path: Path) -> None:
     table = tmp_path / "counts.csv"
     table.write_text("cat,dog\n" + "\n".join(f"{30 + i},{60 - i}" for i in range(25)) + "\n")
@@ -383,7 +391,12 @@ def test_a_schedule_is_played_from_a_table_of_counts_of_any_size(tmp_path: Path)
         tramfl.simulate(tmp_path / "run" / CONFIG_FILE, train=False)
     with pytest.raises(BadInput, match=r"partition\.held is a table of counts without data: add --no-training"):
         tramfl.simulate("digits-3", rounds=6, settings=settings)
-    for text, words in (("1,2\n3\n", "row 2, must have 2 whole counts"), ("", "has no row of counts")):
+    wrong = {
+        "1,2\n3\n": "row 2, must have 2 whole counts",
+        "": "has no row of counts",
+        "30,6o\n31,59\n": "row 1, mixes counts and names",
+    }
+    for text, words in wrong.items():
         table.write_text(text)
         with pytest.raises(BadInput, match=words):
             tramfl.simulate("digits-3", train=False, rounds=6, settings=settings)

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from tramfl.config import Scenario, as_table, override, settings_from, with_value
 from tramfl.notation import BadInput
-from tramfl.processes import no_interrupt, workers_with
+from tramfl.processes import no_interrupt, without_script, workers_with
 from tramfl.record import RunFolder, Summary, folder_name
 from tramfl.simulation.play import Request, check_way, play
 from tramfl.simulation.scenarios import difference
@@ -176,7 +176,7 @@ def play_all(
     stop = processes.Event()
     with ProcessPoolExecutor(jobs, mp_context=processes, initializer=_begin_worker, initargs=(stop, prepare)) as pool:
         try:
-            with no_interrupt():
+            with no_interrupt(), without_script():
                 waiting: dict[Future[Summary], Request] = {pool.submit(play_cell, r): r for r in requests}
             while waiting:
                 for future in wait(waiting, return_when=FIRST_COMPLETED).done:

@@ -296,7 +296,8 @@ class _DrawnLinks(Links):
 
     def _at(self, pair: Places) -> Reals:
         low, high = self._settings.bandwidth_share
-        links: Reals = self._settings.bandwidth * (low + (high - low) * self._draws.take(pair, mode="clip"))
+        shares = self._draws.take(pair, mode="clip") if self._draws.size else np.ones(pair.shape)  # a single node
+        links: Reals = self._settings.bandwidth * (low + (high - low) * shares)
         links[pair == self._draws.size] = math.inf
         return links
 

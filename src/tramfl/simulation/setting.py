@@ -85,7 +85,9 @@ def held_from_file(path: Path) -> tuple[Counts, tuple[str, ...]]:
     except UnicodeDecodeError:
         raise BadInput(f"partition.held: {path} is not UTF-8 text.") from None
     names = tuple(cell.strip().strip('"') for cell in rows[0]) if rows else ()
-    has_names = not all(cell.strip().isdecimal() for cell in names)
+    has_names = not all(cell.isdecimal() for cell in names)
+    if has_names and any(cell.isdecimal() for cell in names):
+        raise BadInput(f"partition.held: {path}, row 1, mixes counts and names: give one name or one count a label.")
     counts = rows[1:] if has_names else rows
     for number, row in enumerate(counts, start=2 if has_names else 1):
         if len(row) != len(names) or not all(cell.strip().isdecimal() for cell in row):

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Subset, TensorDataset
+from numpy.typing import NDArray
+from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 import tramfl
 from tramfl.config import Partition
@@ -92,6 +93,9 @@ def test_a_torch_dataset_that_lists_its_targets_is_not_read_for_its_strata() -> 
     assert listed.read == 1  # the first sample, for its shape
     part = Data(Subset(listed, [0, 1, 3]), Listed())
     assert part.strata.tolist() == [0, 1, 0]
+    tensors = TensorDataset(torch.from_numpy(INPUTS), torch.from_numpy(LABELS))
+    several = Data(ConcatDataset([Subset(tensors, [4, 5]), listed, tensors]), Listed())
+    assert several.strata.tolist() == [*LABELS[4:6].tolist(), *LABELS.tolist(), *LABELS.tolist()]
 
 
 def test_a_torch_dataset_that_does_not_needs_strata_or_a_function() -> None:
@@ -103,6 +107,17 @@ def test_a_torch_dataset_that_does_not_needs_strata_or_a_function() -> None:
     found = app.dataset()
     assert found is not None
     assert found.strata.tolist() == (LABELS % 2).tolist()
+
+
+@pytest.mark.parametrize("strata", [LABELS, np.arange(12) % 2])
+def test_a_network_trains_on_classes_that_only_the_samples_know(strata: NDArray[np.int64]) -> None:
+    data = Data(Unlisted(), Unlisted(), strata=strata)
+    app = tramfl.App(model=torch.nn.Linear(4, 3), data=data)
+    result = tramfl.simulate(app=app, rounds=2, settings={"partition": {"layout": "iid", "nodes": 2}})
+    assert [row.round for row in result.rows] == [1, 2]
+    assert result.summary.samples > 0
+    assert not data.knows_outputs
+    assert data.outputs == len(set(strata.tolist()))
 
 
 def test_an_image_dataset_can_be_balanced_by_something_else_than_its_labels() -> None:

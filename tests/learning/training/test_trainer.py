@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from tramfl.config import TrainingSettings
 from tramfl.learning.model.networks import build_network
@@ -185,6 +186,26 @@ def test_weights_that_share_a_gradient_or_have_none_move_as_they_would_with_torc
         torch.testing.assert_close(own, expected)
     assert momentum["optimizer/0/unused/momentum_buffer"].tolist() == [0.0, 0.0]
     assert len({v.data_ptr() for v in momentum.values()}) == 4
+
+
+class Recomputing(TwoBiases):
+    """Computes its activations a second time on the way back, to keep none of them."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = checkpoint(super().forward, images.requires_grad_(), use_reentrant=True)
+        return logits
+
+
+def test_a_network_that_recomputes_its_activations_trains_as_one_that_keeps_them() -> None:
+    samples = some_samples()
+    torch.manual_seed(0)
+    plain, recomputing = TwoBiases(), Recomputing()
+    recomputing.load_state_dict(plain.state_dict())
+    for weight in recomputing.parameters():
+        weight.grad = torch.ones_like(weight)  # left from a training of the user's own
+    for network in (plain, recomputing):
+        a_site(samples).train(network, (10, 10, 11), round=5, drawn=(0, 0, 0))
+    assert to_bytes(plain.state_dict()) == to_bytes(recomputing.state_dict())
 
 
 def test_the_same_seed_gives_the_same_bits_dropout_included() -> None:

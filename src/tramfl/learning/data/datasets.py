@@ -79,6 +79,11 @@ class Dataset:
         return len(self.classes)
 
     @property
+    def knows_outputs(self) -> bool:
+        """Whether `outputs` is certain."""
+        return True
+
+    @property
     def validation(self) -> None:
         """Nodes keep a share of their training samples aside instead."""
         return

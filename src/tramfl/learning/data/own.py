@@ -88,7 +88,13 @@ class Data:
         known = [whole_numbers(part.known_targets) for part in (self.train, self.test)]
         if known[0] is not None:
             return 1 + max(int(found.max(initial=0)) for found in known if found is not None)
-        return width_of(self._target)
+        return width_of(self._target) if self.knows_outputs else len(self.classes)
+
+    @property
+    def knows_outputs(self) -> bool:
+        """Whether `outputs` is certain: of classes that are not listed, only the strata give an idea how many."""
+        listed = self._given_strata is None or self.train.known_targets is not None
+        return listed or whole_numbers(np.reshape(self._target, -1)) is None
 
     @property
     def label_counts(self) -> NDArray[np.int64]:

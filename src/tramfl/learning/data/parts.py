@@ -77,8 +77,7 @@ def part_of(given: Any, what: str) -> Part:
         if len(given) != 2:
             raise BadInput(f"{what} is a {type(given).__name__} of {len(given)}; give a pair (inputs, targets).")
         return _arrays(given[0], given[1], what)
-    tensors = getattr(given, "tensors", None)
-    if type(given).__name__ == "TensorDataset" and isinstance(tensors, tuple) and len(tensors) == 2:
+    if (tensors := _tensor_pair(given)) is not None:
         return Arrays(*tensors)
     if hasattr(given, "column_names") and hasattr(given, "with_format"):
         return _hugging_face(given, what)
@@ -177,15 +176,27 @@ def split_sample(sample: Any) -> tuple[Any, Any]:
 
 
 def _listed_targets(dataset: Any) -> Any:
-    """What a data set says its targets are: `targets` or `labels`, also of a torch Subset."""
+    """What a data set says its targets are: `targets` or `labels`, also within wrappers such as Subset."""
     if hasattr(dataset, "indices") and hasattr(dataset, "dataset"):
         inner = _listed_targets(dataset.dataset)
         return None if inner is None else np.asarray(inner)[np.asarray(dataset.indices, dtype=np.int64)]
+    if hasattr(dataset, "datasets") and hasattr(dataset, "cumulative_sizes"):
+        parts = [_listed_targets(part) for part in dataset.datasets]
+        return None if any(part is None for part in parts) else np.concatenate(parts)
+    if (pair := _tensor_pair(dataset)) is not None:
+        return pair[1]
     for name in ("targets", "labels"):
         found = getattr(dataset, name, None)
         if found is not None and not callable(found) and len(found) == len(dataset):
             return found
     return None
+
+
+def _tensor_pair(dataset: Any) -> tuple[Any, Any] | None:
+    """Inputs and targets of torch's TensorDataset."""
+    tensors = getattr(dataset, "tensors", None)
+    is_pair = type(dataset).__name__ == "TensorDataset" and isinstance(tensors, tuple) and len(tensors) == 2
+    return tensors if is_pair else None
 
 
 def whole_numbers(given: Any) -> NDArray[np.int64] | None:

@@ -23,7 +23,7 @@ from torch import Tensor
 from tramfl.config import Scenario
 from tramfl.exchange.work import LocalTraining
 from tramfl.learning.training.learner import build_learner, use_threads
-from tramfl.processes import no_interrupt, workers_with
+from tramfl.processes import no_interrupt, without_script, workers_with
 
 if TYPE_CHECKING:
     from tramfl.learning.training.peers import PeerLearner
@@ -48,7 +48,7 @@ class Crew:
         sent = [
             (item, _arrays(parent), None if anchor is None else _arrays(anchor)) for item, parent, anchor in tasks
         ]
-        with no_interrupt():  # the first training starts the processes
+        with no_interrupt(), without_script():  # the first training starts the processes
             waiting = [self._pool.submit(_train, task) for task in sent]
         found = [future.result() for future in waiting]
         return [([torch.from_numpy(array) for array in arrays], loss) for arrays, loss in found]

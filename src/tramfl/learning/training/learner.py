@@ -128,7 +128,8 @@ class Learner:
         self._nodes, self._validation = self._divided(scenario, data, shares)
         self.held: Counts = np.array([node.held for node in self._nodes], dtype=np.int64)
         """l_ic: training samples per node and label."""
-        check_network(self._network, training.network, self._task, example(self._samples, 2), data.outputs)
+        outputs = data.outputs if data.knows_outputs else None
+        check_network(self._network, training.network, self._task, example(self._samples, 2), outputs)
         self._set_apart(training.batch_norm == "frozen-statistics")
         self._first_state = first_state(self._network, training, self._task) if training.carries_optimizer else {}
         first = dict(zip(self._names, self._tensors, strict=True)) | self._first_state

@@ -112,8 +112,11 @@ class Task:
         return nullcontext()
 
 
-def check_network(network: nn.Module, name: str, task: Task, batch: Batch, outputs: int) -> None:
-    """Refuse a network that learns nothing, does not take the data, or gives what the loss cannot use."""
+def check_network(network: nn.Module, name: str, task: Task, batch: Batch, outputs: int | None) -> None:
+    """Refuse a network that learns nothing, does not take the data, or gives what the loss cannot use.
+
+    `outputs` is None where nobody knows how many classes there are.
+    """
     if not any(weight.requires_grad for weight in network.parameters()):
         raise BadInput(f"training.network = {name!r} has no weights to train.")
     if task.step is not None:
@@ -150,12 +153,14 @@ def check_network(network: nn.Module, name: str, task: Task, batch: Batch, outpu
         ) from error
 
 
-def _check_logits(given: tuple[int, ...], targets: Tensor, name: str, count: int, outputs: int) -> None:
+def _check_logits(given: tuple[int, ...], targets: Tensor, name: str, count: int, outputs: int | None) -> None:
     if targets.is_floating_point() and targets.ndim == 1:
         raise BadInput(
             "the targets are not classes, so cross-entropy cannot be the loss: give an app with loss=, for example"
             " torch.nn.functional.mse_loss."
         )
+    if outputs is None and len(given) > 1:
+        outputs = given[1]
     classes = targets.shape[1] if targets.is_floating_point() else outputs
     spread = targets.shape[2:] if targets.is_floating_point() else targets.shape[1:]
     if given != (count, classes, *spread) and not (targets.ndim > 1 and given[2:] == tuple(spread)):
