@@ -111,6 +111,11 @@ def test_keys_that_are_not_set_are_left_out() -> None:
             "key `loads.kind` is 'gauss'; choose one of uniform, constant, heterogeneous, ar1, daily, bursts, trace,"
             " replay.",
         ),
+        (
+            {"loads": {"prediction": "guess"}},
+            "key `loads.prediction` is 'guess'; choose one of oracle, last, ewma, ar1, blend, or give a noise level,"
+            " a number of at least 0.",
+        ),
         ({"loads": {"kind": 3}}, "key `loads.kind`: expected text in quotes, got a whole number."),
         ({"partition": {"layout": 5}}, "key `partition.layout`: expected text in quotes, got a whole number."),
         ({"seed": -1}, "key `seed`: expected a whole number >= 0."),

@@ -24,6 +24,7 @@ from tramfl.notation import PAPER_VARIANCE_LIMIT, BadInput
 
 Positive = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 NotNegative = Annotated[float, Meta(ge=0)]
+NoiseLevel = Annotated[float, Meta(ge=0, description="a noise level, a number of at least 0")]
 Whole = Annotated[int, Meta(ge=1)]
 Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 Codec = Literal["float32", "float16", "int8", "int4"]
@@ -80,7 +81,7 @@ class LoadModel(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """round: loads are drawn once a round and fixed while it lasts, as in the paper; slot: they change with time."""
     slot_seconds: Positive = 1.0
     """slot: how long a load stays as it is."""
-    prediction: Literal["oracle", "last", "ewma", "ar1", "blend"] | NotNegative | Noise = "oracle"
+    prediction: Literal["oracle", "last", "ewma", "ar1", "blend"] | NoiseLevel | Noise = "oracle"
     """What a policy sees: the loads themselves (oracle), a prediction from the past, or the loads with noise."""
     flops: Positive | tuple[Positive, ...] = 10e12
     """r_i: FLOPS of each node when idle (one number for all, or one per node)."""
@@ -473,8 +474,10 @@ def _explain(message: str, kind: type[Struct]) -> str:
     if missing := re.fullmatch(r"Object missing required field `(.*)`", what):
         return f"key `{f'{path}.{missing[1]}' if path else missing[1]}` is missing."
     if invalid := re.fullmatch(r"Invalid enum value (.*)", what):
-        choices = [str(c) for t in _parts(_type_at(kind, path)) if get_origin(t) is Literal for c in get_args(t)]
-        return f"key `{path}` is {invalid[1]}; choose one of {', '.join(choices)}."
+        parts = list(_parts(_type_at(kind, path)))
+        choices = ", ".join(str(c) for t in parts if get_origin(t) is Literal for c in get_args(t))
+        others = "".join(f", or give {p.description}" for p in parts if isinstance(p, Meta) and p.description)
+        return f"key `{path}` is {invalid[1]}; choose one of {choices}{others}."
     return f"key `{path}`: {_in_words(what)}." if path else f"{_in_words(what)}."
 
 
