@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+from ctypes import c_bool
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from tramfl.notation import BadInput
+from tramfl.simulation import grid
 from tramfl.simulation.grid import cells, finished, play_cell
 from tramfl.simulation.play import Request
 from tramfl.simulation.scenarios import scenario_named
@@ -50,3 +56,39 @@ def test_a_cell_in_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
         play_cell(request(tmp_path, policy="random"))
     with pytest.raises(BadInput, match="without training"):
         finished(replace(request(tmp_path), train=True))
+
+
+def look_until_stopped(stop: c_bool, ready: Connection) -> None:
+    """What a worker does between two rounds, over and over."""
+    grid._begin_worker(stop, None)
+    ready.send(None)
+    try:
+        while True:
+            grid._stop_if_told()
+    except KeyboardInterrupt:
+        ready.send("stopped")
+
+
+def test_a_worker_that_is_interrupted_while_it_looks_whether_to_stop_stops() -> None:
+    """Five workers, each interrupted at some moment of its looks: with a lock, most of them would wait for ever."""
+    context = multiprocessing.get_context("spawn")
+    workers = []
+    for _ in range(5):
+        stop = context.RawValue(c_bool, False)
+        ours, theirs = context.Pipe()
+        worker = context.Process(target=look_until_stopped, args=(stop, theirs), daemon=True)
+        worker.start()
+        workers.append((worker, ours, stop))
+    try:
+        for worker, ours, stop in workers:
+            assert ours.poll(60)
+            ours.recv()
+            assert worker.pid is not None
+            os.kill(worker.pid, signal.SIGINT)
+            assert ours.poll(60), "the worker waits for itself"
+            assert ours.recv() == "stopped"
+            assert stop.value
+    finally:
+        for worker, _, _ in workers:
+            worker.kill()
+            worker.join()

@@ -14,7 +14,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from multiprocessing.synchronize import Event
+from ctypes import c_bool
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +125,9 @@ def play_cell(request: Request) -> Summary:
 class _Worker:
     """What a process of the pool knows of the world outside its run."""
 
-    stop: Event | None = None
-    """Set once the grid is to end."""
+    stop = c_bool(False)
+    """Whether the grid is to end, in memory that all its processes share. There is no lock, as an Event has one: a
+    process that is interrupted while it looks, and sets the Event then, would wait for itself for ever."""
     orphan = False
     """Whether the grid's own process has been killed."""
     playing = threading.Lock()
@@ -134,7 +135,7 @@ class _Worker:
 
 
 def _stop_if_told() -> None:
-    if _Worker.orphan or (_Worker.stop is not None and _Worker.stop.is_set()):
+    if _Worker.orphan or _Worker.stop.value:
         raise KeyboardInterrupt
 
 
@@ -148,11 +149,11 @@ def _end_with_the_grid() -> None:
         os._exit(1)
 
 
-def _begin_worker(stop: Event, prepare: Callable[[], None] | None) -> None:
+def _begin_worker(stop: c_bool, prepare: Callable[[], None] | None) -> None:
     """Ctrl-C reaches every process of a terminal: it ends the run in hand, not an idle worker."""
 
     def interrupted(*_: object) -> None:
-        stop.set()
+        stop.value = True
         if _Worker.playing.locked():
             raise KeyboardInterrupt
 
@@ -173,7 +174,7 @@ def play_all(
     Where one fails, or the user interrupts, the others are stopped after the round in hand; each can be resumed.
     """
     processes = workers_with(TRAINING if any(request.train for request in requests) else __name__)
-    stop = processes.Event()
+    stop = processes.RawValue(c_bool, False)
     with ProcessPoolExecutor(jobs, mp_context=processes, initializer=_begin_worker, initargs=(stop, prepare)) as pool:
         try:
             with no_interrupt(), without_script():
@@ -182,7 +183,7 @@ def play_all(
                 for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                     yield waiting.pop(future), future.result()
         except BaseException:
-            stop.set()
+            stop.value = True
             pool.shutdown(wait=True, cancel_futures=True)
             raise
 
