@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from tests.conftest import wait_until_gone
@@ -149,7 +150,7 @@ def test_whoever_stops_waiting_for_a_process_to_load_leaves_no_answer_behind(
     runner, workshop = bench
 
     async def given_up() -> None:
-        await workshop.close()
+        await workshop._end()
         training = asyncio.create_task(workshop.train(place / "w0", (4, 4), 1, place / "w1"))
         while workshop.pid is None:
             await asyncio.sleep(0.01)
@@ -161,6 +162,33 @@ def test_whoever_stops_waiting_for_a_process_to_load_leaves_no_answer_behind(
         await workshop.train(place / "w0", (4, 4), 1, place / "w1")
 
     runner.run(given_up())
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_workshop_that_closes_while_its_process_is_started_again_leaves_none_behind(
+    place: Path, bench: tuple[asyncio.Runner, Workshop], turns: int
+) -> None:
+    """However many turns of the event loop the new start has had by then."""
+
+    async def life() -> None:
+        workshop = Workshop(Build(SCENARIO, 0, "a", "shop:app", None, None, 1, str(place)))
+        training = asyncio.create_task(workshop.train(place / "w0", (4, 4), 1, place / "w1"))
+        while workshop.pid is None:
+            await asyncio.sleep(0.01)
+        training.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await training
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await workshop.close()
+
+    def children() -> set[int]:
+        return {child.pid for child in psutil.Process().children()}
+
+    before = children()
+    with asyncio.Runner() as runner:
+        runner.run(life())
+        assert children() == before
 
 
 def test_a_scoring_that_hangs_is_ended_when_a_training_waits_for_it_in_vain(

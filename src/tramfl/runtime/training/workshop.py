@@ -175,6 +175,9 @@ class Workshop:
         self._turn = asyncio.Lock()
         self._reopening: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._ending: set[asyncio.subprocess.Process] = set()
+        """Processes that were told to end and have not been seen to."""
+        self._closed = False
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(JobResult).decode
 
@@ -214,6 +217,16 @@ class Workshop:
         return await self._ask(FindLoss(str(weights)), FoundLoss)
 
     async def close(self) -> None:
+        """End the process for good, and wait until it is gone: after the event loop nobody could."""
+        self._closed = True
+        reopening = self._reopening
+        await self._end()
+        if reopening is not None:
+            await asyncio.gather(reopening, return_exceptions=True)
+        for process in list(self._ending):
+            await process.wait()
+
+    async def _end(self) -> None:
         """End the process."""
         for task in (self._reopening, self._watching):
             if task is not None and task is not asyncio.current_task():
@@ -222,7 +235,9 @@ class Workshop:
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
+            self._ending.add(process)  # should this wait be cancelled, `close` waits
             await process.wait()
+            self._ending.discard(process)
 
     async def _ask(self, request: Job, kind: type[R]) -> R:
         """Send one request and return its result. A cancelled call ends the process, which cannot be interrupted."""
@@ -232,12 +247,12 @@ class Workshop:
                     await self._start()
                 return await self._exchange(request, kind)
             except (asyncio.CancelledError, EOFError, OSError, msgspec.DecodeError) as error:
-                await self.close()
+                await self._end()
                 if isinstance(error, asyncio.CancelledError):
                     raise
                 raise WorkFailed("the process that trains has died; it is started again") from None
             finally:
-                if self._process is None:
+                if self._process is None and not self._closed:
                     # Start it again at once: loading takes a while, and the next training should not wait for it.
                     self._reopening = asyncio.create_task(self._reopen())
 
@@ -250,7 +265,7 @@ class Workshop:
         except asyncio.CancelledError:
             # A process that is still loading does not hang; ending it would only start the loading again.
             if self._loaded and time.monotonic() - asked >= STUCK_SECONDS:
-                await self.close()
+                await self._end()
             raise
         try:
             yield
@@ -271,13 +286,13 @@ class Workshop:
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
         """Restart a process that ends between requests, for example because memory ran out."""
         code = await process.wait()
-        if self._process is process and not self._turn.locked():
+        if self._process is process and not self._turn.locked() and not self._closed:
             if self._log is not None:
                 self._log("workshop-lost", reason=f"the process that trains ended with {code}; it is started anew")
             self._reopening = asyncio.create_task(self._reopen())
 
     async def _start(self) -> Built:
-        await self.close()
+        await self._end()
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",  # no module comes from the folder that the site was started in
@@ -290,11 +305,11 @@ class Workshop:
         try:
             built = await self._exchange(self._build, Built)
         except (EOFError, OSError) as error:
-            await self.close()
+            await self._end()
             raise WorkFailed(f"the process that trains died while it loaded model and data ({error})") from None
         except BaseException:
             # Otherwise its late answer would be taken for the answer to the next request.
-            await self.close()
+            await self._end()
             raise
         self._loaded = True
         self._watching = asyncio.create_task(self._watch(self._process))
