@@ -21,10 +21,10 @@ def test_a_run_is_rolled_back_ten_times_in_a_row_and_goes_on_each_time(tmp_path:
             before = sites.rest()
             # To the oldest version and to the newest in turns.
             version = before.versions[0 if time % 2 else -1]
-            told = cli("rollback", sites.federation, version.round)
-            assert told.code == 0, told
+            done = cli("rollback", sites.federation, version.round)
+            assert done.code == 0, done
             many = before.round - version.round
-            assert f"; {many} round{' was' if many == 1 else 's were'} dropped, and stay" in told.out
+            assert f"; {many} round{' was' if many == 1 else 's were'} dropped, and stay" in done.out
             after = sites.rest()
             assert after.epoch == before.epoch + 1
             assert (after.weights.digest, after.ledger) == (version.digest, version.ledger)

@@ -15,7 +15,7 @@ class HandClock:
         self._source, self._slot = source, slot
 
     def trained(self, flops: float, node: int, round_: int, begin: float) -> float:
-        """When a node that begins at `begin` has done so many FLOPs."""
+        """When a node that begins a training of `flops` at `begin` has ended it."""
         return self._end(flops, round_, begin, lambda loads: loads.flops[node])
 
     def sent(self, bits: float, one: int, other: int, round_: int, begin: float) -> float:

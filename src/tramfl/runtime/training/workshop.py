@@ -176,7 +176,7 @@ class Workshop:
         self._reopening: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._ending: set[asyncio.subprocess.Process] = set()
-        """Processes that were told to end and have not been seen to."""
+        """Processes that this site has killed, until it has seen them end."""
         self._closed = False
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(JobResult).decode
