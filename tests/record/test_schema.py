@@ -75,7 +75,7 @@ def test_a_record_without_a_number_is_replayed(cli: Cli, old: Path) -> None:
 
 
 def test_a_register_of_sites_that_were_known_by_number_is_refused_in_one_sentence(old: Path) -> None:
-    register = SqliteRegister(old / "register.sqlite", "b", lease_seconds=60)
+    register = SqliteRegister(old / "register.sqlite", "b", lease_seconds=60, timeout_seconds=60)
 
     async def read() -> None:
         try:

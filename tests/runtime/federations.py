@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from tests.system_parts import TIED
 from tramfl.circulation.custody import Record
 from tramfl.config import Scenario
@@ -27,7 +29,9 @@ from tramfl.runtime.operator import founding
 from tramfl.runtime.operator.federation_status import FederationStatus
 from tramfl.runtime.operator.operating import Operator, operator_from
 from tramfl.runtime.operator.ports import free_ports
-from tramfl.runtime.settings import RegisterSettings, SiteEntry
+from tramfl.runtime.registers.contract import Register
+from tramfl.runtime.registers.opening import open_register
+from tramfl.runtime.settings import Federation, RegisterSettings, SiteEntry
 from tramfl.runtime.wire import Order
 
 T = TypeVar("T")
@@ -50,6 +54,12 @@ def unreadable(register: Path) -> Iterator[None]:
         fcntl.lockf(database, fcntl.LOCK_SH, 510, 0x40000002)  # see "Database File Locking": SHARED_FIRST
         fcntl.lockf(shared, fcntl.LOCK_EX, 5, 123)  # see "The WAL-Index File Format": WAL_READ_LOCK(0) to (4)
         yield
+
+
+def patient_register(federation: Federation, name: str) -> Register:
+    """The federation's register for a test's own use: a disk that stands still for seconds fails no test."""
+    patient = replace(federation.file.register, timeout_seconds=PATIENCE)
+    return open_register(replace(federation, file=replace(federation.file, register=patient)), name)
 
 
 class LocalFederation:

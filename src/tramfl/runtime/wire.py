@@ -83,14 +83,12 @@ class Accepted(Struct, frozen=True, forbid_unknown_fields=True, tag="accepted"):
     """The model is on disk here, durably."""
 
 
-NOT_ACCEPTED = "not accepted: "
-
-
-class Refused(Struct, frozen=True, forbid_unknown_fields=True, tag="refused"):
+class Refused(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="refused"):
     """The model was rejected."""
 
     reason: str
-    """Begins with NOT_ACCEPTED where the receiver checked the weights, and refuses them for what they are."""
+    not_accepted: bool = False
+    """The receiver checked the weights, and refuses them for what they are."""
 
 
 Reply = Proceed | Accepted | Refused

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from tests.conftest import Cli
 from tests.runtime.etcd import EtcdCluster
+from tests.runtime.federations import patient_register
 from tests.runtime.registers.stories import begun, next_round
 from tests.runtime.sites import Log, played
 from tramfl.circulation.custody import first_record
@@ -23,7 +24,6 @@ from tramfl.runtime.registers import ABSENT, CheckedRegister, Silent
 from tramfl.runtime.registers.contract import Register
 from tramfl.runtime.registers.etcd import keys_of
 from tramfl.runtime.registers.etcd_gateway import text
-from tramfl.runtime.registers.opening import open_register
 from tramfl.runtime.registers.records import stored
 from tramfl.runtime.settings import read_site
 from tramfl.runtime.transport.sealing import SiteSeal
@@ -60,7 +60,7 @@ def fed(cluster: EtcdCluster, cli: Cli, tmp_path: Path) -> Path:
 
 
 def register_of(fed: Path, name: str) -> Register:
-    return open_register(read_site(fed / "sites" / name / "site.toml").federation, name)
+    return patient_register(read_site(fed / "sites" / name / "site.toml").federation, name)
 
 
 class Thief:

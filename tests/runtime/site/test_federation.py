@@ -25,7 +25,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.conftest import Cli, Process, ended
-from tests.runtime.federations import LocalFederation, unreadable
+from tests.runtime.federations import LocalFederation, patient_register, unreadable
 from tramfl.circulation.custody import Entry, Record, first_record
 from tramfl.config import Budget
 from tramfl.learning.model.weights import digest, from_bytes
@@ -36,7 +36,6 @@ from tramfl.runtime.operator.ports import free_ports
 from tramfl.runtime.operator.preflight import Finding
 from tramfl.runtime.operator.watching import FederationSource
 from tramfl.runtime.registers.contract import ABSENT
-from tramfl.runtime.registers.opening import open_register
 from tramfl.runtime.settings import SiteSettings, read_federation, read_site
 from tramfl.runtime.training import Built
 from tramfl.runtime.transport import Peers
@@ -133,7 +132,7 @@ def going_on(federation: LocalFederation) -> Iterator[Record]:
 
 async def leave_an_ended_run(path: Path) -> None:
     file = read_federation(path)
-    register = open_register(file, "a")
+    register = patient_register(file, "a")
     credentials = operating.site_credentials(read_site(path.parent / "sites" / "a" / "site.toml"), False)
     assert credentials is not None
     register.records.seal = SiteSeal("a", credentials)

@@ -35,7 +35,7 @@ class Desk:
         self.other: Register = self.run(self._open(folder / "register.sqlite", "1"))
 
     async def _open(self, path: Path, node: str) -> Register:
-        register = SqliteRegister(path, node, lease_seconds=60)
+        register = SqliteRegister(path, node, lease_seconds=60, timeout_seconds=60)
         await register.join()
         return register
 

@@ -37,9 +37,9 @@ from tramfl.runtime.registers import LeaseLost, LeaseTaken, Register, Silent
 from tramfl.runtime.roster import Roster
 from tramfl.runtime.site.asking import LoadQuestions
 from tramfl.runtime.training import NewWeights, WorkFailed, Workshop
-from tramfl.runtime.transport import Refusal, Unreachable
+from tramfl.runtime.transport import NotAccepted, Refusal, Unreachable
 from tramfl.runtime.weights import WeightStore
-from tramfl.runtime.wire import NOT_ACCEPTED, Accepted, AskLoad, Consignment, Load, Refused
+from tramfl.runtime.wire import Accepted, AskLoad, Consignment, Load, Refused
 from tramfl.scheduling.policy import Policy, check_decision
 
 ENDED = "the site takes no part in the run any more"
@@ -413,8 +413,7 @@ class Driver:
             await self._site.send(command.to, consignment, path, moved, slowed)
         except (Refusal, Unreachable, OSError) as error:
             self._log("not-sent", peer=self._roster.names[command.to], reason=str(error))
-            not_accepted = isinstance(error, Refusal) and str(error).startswith(NOT_ACCEPTED)
-            self.tell(on.SendFailed(self._clock(), command.ticket, not_accepted))
+            self.tell(on.SendFailed(self._clock(), command.ticket, isinstance(error, NotAccepted)))
         else:
             self.tell(on.Acknowledged(self._clock(), command.ticket))
         finally:

@@ -20,7 +20,6 @@ from tramfl.runtime.site.services import Services
 from tramfl.runtime.transport import Refusal, Unreachable
 from tramfl.runtime.weights import Manifest, WeightStore, readout_at
 from tramfl.runtime.wire import (
-    NOT_ACCEPTED,
     Accepted,
     AskLoad,
     AskRows,
@@ -141,7 +140,7 @@ class Hosting:
             self._member.log("not-accepted", digest=consignment.offer.digest, reason=reason)
             if (record := self._following.record) is not None:
                 self._member.audit.refused(record, self._member.names[peer], consignment.offer.digest, reason)
-            return Refused(f"{NOT_ACCEPTED}{reason}")
+            return Refused(reason, not_accepted=True)
         return await driver.arrived(peer, consignment, staged, seconds, since)
 
     async def _without_reference(self, peer: NodeId, staged: Path) -> str | None:

@@ -15,7 +15,7 @@ Without credentials the caller's name is the metadata `tramfl-site`, unchecked: 
 trusted, so it works on loopback only.
 """
 
-from tramfl.runtime.transport.calling import Distrusted, Peers, TransferRefused, Unreachable
+from tramfl.runtime.transport.calling import Distrusted, NotAccepted, Peers, TransferRefused, Unreachable
 from tramfl.runtime.transport.credentials import Credentials
 from tramfl.runtime.transport.host import Host
 from tramfl.runtime.transport.links import Refusal
@@ -27,6 +27,7 @@ __all__ = [
     "Credentials",
     "Distrusted",
     "Host",
+    "NotAccepted",
     "Peers",
     "Refusal",
     "Server",

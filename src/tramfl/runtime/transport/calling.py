@@ -101,6 +101,10 @@ class TransferRefused(Refusal):
     """The receiver rejected the model."""
 
 
+class NotAccepted(TransferRefused):
+    """The receiver checked the weights, and rejected them for what they are."""
+
+
 class Peers:
     """Calls the other sites, for one site or for the operator."""
 
@@ -235,7 +239,8 @@ class Peers:
             finally:
                 call.cancel()
         if isinstance(reply, Refused):
-            raise TransferRefused(plain(reply.reason)[:400])
+            refusal = NotAccepted if reply.not_accepted else TransferRefused
+            raise refusal(plain(reply.reason)[:400])
         if not isinstance(reply, Accepted):
             raise TransferRefused(f"{self._name(node)} did not say whether it took the model")
 
