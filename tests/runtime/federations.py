@@ -38,6 +38,8 @@ T = TypeVar("T")
 COMMAND = (sys.executable, "-c", "from tramfl.cli import main; main()")
 PATIENCE = 600.0
 """Seconds until a wait fails: a site that starts beside much other work may take minutes to import PyTorch."""
+PATIENT_REGISTER = RegisterSettings(timeout_seconds=20.0)
+"""A SQLite file on a disk that may stand still for seconds; an order that takes that long is still carried out."""
 LONG_LEASE = 60.0
 """Seconds for which no site that lives is taken for dead, however busy the machine."""
 
@@ -84,7 +86,7 @@ class LocalFederation:
         places = addresses or [f"127.0.0.1:{port}" for port in free_ports(sites)]
         entries = tuple(SiteEntry(name=n, address=a) for n, a in zip(self.names, places, strict=True))
         run = founding.run_for(scenario, sites)
-        plan = founding.NewFederation(name="test", site=entries, register=register or RegisterSettings(), run=run)
+        plan = founding.NewFederation(name="test", site=entries, register=register or PATIENT_REGISTER, run=run)
         founding.found(plan, folder)
         self.federation = folder / founding.FEDERATION_FILE
         for name in self.names:
@@ -204,10 +206,18 @@ class LocalFederation:
         return self.recorded("rows", lambda row: True)
 
     def order(self, what: str, run: str = "", replacing: bool = False) -> str:
-        """As `tramfl start` and the like give it, once there is a site that answers."""
+        """As `tramfl start` and the like give it, once there is a site that answers.
+
+        All but start are given again where the register is silent: to do them twice changes nothing.
+        """
         self.wait("site that answers", lambda: bool(self.status().answering))
         with self._hand() as (runner, hand):
-            return runner.run(hand.order(Order(what, run, replacing)))  # type: ignore[arg-type]
+            while True:
+                try:
+                    return runner.run(hand.order(Order(what, run, replacing)))  # type: ignore[arg-type]
+                except BadInput as error:
+                    if "the register does not answer" not in str(error) or what == "start":
+                        raise
 
     def start_with(self, least: int, run: str) -> str:
         """As `tramfl start --min-sites` gives it."""

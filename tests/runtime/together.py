@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from tests.runtime.federations import PATIENT_REGISTER
 from tests.runtime.hostile import SCENARIO, BenchInThread
 from tramfl.circulation.custody import Record
 from tramfl.config import Scenario
@@ -51,7 +52,7 @@ class Together:
             SiteEntry(name=n, address=f"127.0.0.1:{p}") for n, p in zip(self.names, free_ports(sites), strict=True)
         )
         run = founding.run_for(scenario, scenario.partition.nodes or sites)
-        plan = founding.NewFederation(name="test", site=entries, register=register or RegisterSettings(), run=run)
+        plan = founding.NewFederation(name="test", site=entries, register=register or PATIENT_REGISTER, run=run)
         founding.found(plan, folder)
         for file in folder.rglob("federation.toml"):
             text = file.read_text().replace("lease_seconds = 5.0", f"lease_seconds = {lease_seconds}")

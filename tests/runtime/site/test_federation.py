@@ -36,7 +36,7 @@ from tramfl.runtime.operator.ports import free_ports
 from tramfl.runtime.operator.preflight import Finding
 from tramfl.runtime.operator.watching import FederationSource
 from tramfl.runtime.registers.contract import ABSENT
-from tramfl.runtime.settings import SiteSettings, read_federation, read_site
+from tramfl.runtime.settings import RegisterSettings, SiteSettings, read_federation, read_site
 from tramfl.runtime.training import Built
 from tramfl.runtime.transport import Peers
 from tramfl.runtime.transport.sealing import SiteSeal
@@ -164,12 +164,21 @@ def test_status_shows_the_record_the_sites_and_how_well_times_were_predicted(
     assert all(row["predicted_seconds"] > 0 and row["actual_seconds"] > 0 for row in found["last_rounds"])
 
 
-def test_status_shows_all_but_the_rounds_while_the_register_is_silent(federation: LocalFederation, cli: Cli) -> None:
+def test_status_shows_all_but_the_rounds_while_the_register_is_silent(tmp_path: Path, cli: Cli) -> None:
+    soon_silent = RegisterSettings(timeout_seconds=4.0)
+    one_node = replace(SCENARIO, partition=replace(SCENARIO.partition, layout="iid", nodes=1))
+    with LocalFederation(tmp_path / "f", one_node, 1, register=soon_silent) as alone:
+        alone.begin("first")
+        alone.wait_for_round(10)
+        look_while_the_register_is_silent(alone, cli)
+
+
+def look_while_the_register_is_silent(federation: LocalFederation, cli: Cli) -> None:
     with unreadable(federation.folder / "register.sqlite"):
         shown = cli("status", federation.federation)
         as_json = cli("status", federation.federation, "--format", "json")
     assert (shown.code, as_json.code) == (0, 0)
-    assert "run first is paused" in shown.out
+    assert "run first is running" in shown.out
     assert "The rounds cannot be read at the moment: no site gives the rounds" in shown.out
     assert "predicted s" not in shown.out
     assert as_json.data["status"]["record"]["ledger"]["round"] >= 10
