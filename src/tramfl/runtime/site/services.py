@@ -37,6 +37,40 @@ RETRY_SECONDS = 15.0
 """Before a site that could not be probed is probed again."""
 
 
+class RightOfWay:
+    """Who goes first on this site's line.
+
+    Background copies wait while the model itself travels, for the hop was predicted for a line of its own, and while
+    a probe measures such a line.
+    """
+
+    def __init__(self) -> None:
+        self._ahead = 0
+        self._free = asyncio.Event()
+        self._free.set()
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a copy may go on."""
+        return self._free.is_set()
+
+    async def free(self) -> None:
+        """Wait until nobody goes first."""
+        await self._free.wait()
+
+    @contextlib.contextmanager
+    def first(self) -> Iterator[None]:
+        """Go first meanwhile; several may."""
+        self._ahead += 1
+        self._free.clear()
+        try:
+            yield
+        finally:
+            self._ahead -= 1
+            if self._ahead == 0:
+                self._free.set()
+
+
 class Services:
     """The site, as its driver uses it."""
 
@@ -58,8 +92,9 @@ class Services:
         self._looks_ahead, self._availability = looks_ahead, availability
         self.judgement = Judgement(member.scenario.accept)
         self._probing = asyncio.Lock()
-        self._no_hop = asyncio.Event()
-        self._no_hop.set()
+        self._way = RightOfWay()
+        self._hops = 0
+        """How many this site has begun to send."""
         self._clocks = PeerClocks()
 
     def own_load(self) -> float:
@@ -97,14 +132,17 @@ class Services:
         return self._meters.bandwidth(self._member.names[node], "from")
 
     async def probe(self, node: NodeId, seconds: float = PROBE_SECONDS) -> None:
-        """Try the link to a site, one link at a time. Raises Refusal or Unreachable."""
+        """Try the link to a site, one link at a time and ahead of copies. Raises Refusal or Unreachable."""
+        hops = self._hops
         try:
             async with asyncio.timeout(max(0.05, seconds)), self._probing:
-                with self._meters.moving():
+                with self._meters.moving(), self._way.first():
                     began = time.monotonic()
                     bandwidth, latency = await self._member.peers.probe(node, PROBE_SECONDS)
         except (TimeoutError, Busy):
             raise Unreachable(f"{self._member.names[node]} could not be probed in time") from None
+        if self._hops > hops:
+            raise Unreachable(f"the probe of {self._member.names[node]} shared the line with a hop")
         self._meters.probed(self._member.names[node], bandwidth, latency, began)
 
     async def calibrate(self) -> None:
@@ -141,16 +179,17 @@ class Services:
             passage.arrived(8.0 * offset, time.monotonic())
             progress(offset)
 
-        async def let_hops_pass() -> None:
-            if not self._no_hop.is_set():
+        async def let_others_pass() -> None:
+            if not self._way.is_free:
                 passage.paused()
-                await self._no_hop.wait()
+                await self._way.free()
 
         crossing: Crossing | None = None
         watch = None if assignment is None else asyncio.create_task(_watch(passage, predicted, slowed))
-        with self._meters.moving(), contextlib.nullcontext() if watch is None else self._hop():
+        self._hops += assignment is not None
+        with self._meters.moving(), contextlib.nullcontext() if watch is None else self._way.first():
             try:
-                turn = let_hops_pass if assignment is None else None
+                turn = let_others_pass if assignment is None else None
                 await self._member.peers.send(node, consignment, path, note, turn)
                 crossing = passage.completed(time.monotonic())
             except asyncio.CancelledError:
@@ -168,15 +207,6 @@ class Services:
         """The consignment with its moment by the receiver's clock, so that its way there is overhead of the round."""
         sent_at = consignment.sent_at if consignment.offer.assignment is not None else None
         return replace(consignment, sent_at=None if sent_at is None else self._clocks.at(site, sent_at))
-
-    @contextlib.contextmanager
-    def _hop(self) -> Iterator[None]:
-        """While the model itself travels, background copies wait: the hop was predicted for a link of its own."""
-        self._no_hop.clear()
-        try:
-            yield
-        finally:
-            self._no_hop.set()
 
     def trained(self, samples: int, seconds: float) -> None:
         """A training took `seconds`, beside everything else that ran here."""
