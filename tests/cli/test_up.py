@@ -18,9 +18,9 @@ def test_three_sites_reach_90_percent_and_decide_as_the_simulator_does(tmp_path:
     up = ("up", "digits-3", "--sites", 3, "--seed", 1, *rules, "--out", "real")
     cli(*up).refused("already holds a run")
     real: list[Row] = []
-    # A machine that stands still for seconds may make a site give a round up, or take the run over: a replay cannot
-    # know that.
-    while not real or any(row.lost_seconds > 0 or row.epoch > 1 for row in real):
+    # A machine that stands still for seconds may make a site give a round up, which costs it seconds, or take the
+    # run over: a replay cannot know that. The first round may lose tenths of a second while sites join.
+    while not real or any(row.lost_seconds > 1 or row.epoch > 1 for row in real):
         done = cli(*up, "--overwrite")
         assert done.code == 0, done
         real = list(read_rows(tmp_path / "real" / "rounds.jsonl"))
