@@ -100,12 +100,12 @@ class GridProgress:
         self._ended += 1
         self._bar.advance(self._task)
         if not self._quiet:
-            line = f"[{self._ended}/{self._all}] {_told(summary, Measure.of(request.scenario.budget))}"
+            line = f"[{self._ended}/{self._all}] {_result_line(summary, Measure.of(request.scenario.budget))}"
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
         return summary.status != "interrupted"
 
 
-def _told(summary: Summary, measure: Measure) -> str:
+def _result_line(summary: Summary, measure: Measure) -> str:
     what = f"{summary.scenario}, {summary.policy}, seed {summary.seed}"
     times = summary.seconds_to_target.items()
     found = [(measure.target(float(target)), after) for target, after in times if after is not None]
