@@ -24,6 +24,7 @@ from tramfl.record import (
     RunFolder,
     Summary,
     check_rows,
+    diverged_text,
     lineage,
     read_audit,
     read_rows,
@@ -222,13 +223,6 @@ def diverged_rounds(run: Run) -> list[int]:
         return row.test_accuracy is not None and (row.test_loss is None or not math.isfinite(row.test_loss))
 
     return [row.round for row in run.rows if row.diverged is True or (has_loss and lacks_loss(row))]
-
-
-def diverged_text(rounds: Sequence[int]) -> str:
-    """Which rounds had no finite loss; there is at least one."""
-    if len(rounds) == 1:
-        return f"diverged: its loss was not a finite number in round {rounds[0]:,}"
-    return f"diverged: from round {rounds[0]:,} on, its loss was not a finite number in {len(rounds):,} rounds"
 
 
 def settings_of(runs: Sequence[Run]) -> dict[str, list[str]]:

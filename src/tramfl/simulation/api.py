@@ -89,11 +89,15 @@ class Result:
             f"{target}: {'not reached' if after is None else f'{after:.4g} s'}"
             for target, after in summary.seconds_to_target.items()
         )
-        return (
-            f"Result({summary.scenario}, {summary.policy}, seed {summary.seed}, {summary.status}: {summary.rounds:,}"
-            f" rounds, {summary.samples:,} samples, {summary.total_seconds:.4g} s{f'; {times}' if times else ''}"
-            f"{f'; stopped: {why}' if (why := summary.stopped_because) else ''})"
+        stopped = f"stopped: {summary.stopped_because}" if summary.stopped_because else ""
+        parts = (
+            f"{summary.scenario}, {summary.policy}, seed {summary.seed}, {summary.status}: {summary.rounds:,}"
+            f" rounds, {summary.samples:,} samples, {summary.total_seconds:.4g} s",
+            times,
+            summary.divergence,
+            stopped,
         )
+        return f"Result({'; '.join(filter(None, parts))})"
 
     def _repr_html_(self) -> str:
         from tramfl.study import result_html  # above this layer: reports are no part of a simulation
