@@ -173,6 +173,7 @@ def compare(
             bar.advance(task)
             if summary.status == "interrupted":
                 raise KeyboardInterrupt(f"interrupted; {folder} can be resumed")
+        bar.refresh()  # in a notebook, the bar stays as it was drawn last
     return Comparison(tuple(load_runs(r.out for r in requests if r.out is not None)), folder)
 
 

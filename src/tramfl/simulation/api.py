@@ -216,6 +216,8 @@ def simulate(
     custom = policy if policy is not None and not isinstance(policy, str) else None
     with bar, torch_left_alone() if train else nullcontext():
         experiment = play(request, tell, app=brought, policy=custom, loads=loads)
+        if experiment.finished:
+            bar.fill()
     if folder is not None and not experiment.finished:
         raise KeyboardInterrupt(f"interrupted; {folder} can be resumed")
     setting = experiment.setting
@@ -247,7 +249,12 @@ class _Bar:
         self._bar.start()
 
     def __exit__(self, *_: object) -> None:
+        self._bar.refresh()  # in a notebook, `stop` leaves the bar as it was drawn last
         self._bar.stop()
+
+    def fill(self) -> None:
+        """The run has ended, most often at its last target and before its limits."""
+        self._bar.update(self._task, completed=1.0)
 
     def show(self, row: Row) -> None:
         """A round is done."""
