@@ -90,7 +90,9 @@ def run(
     if resume:
         wanted, out, before = _resumed(scenario, out, set_, chosen, keys)
     else:
-        wanted, before = scenario_of(scenario or DEFAULT, set_, chosen, **keys), played_before(scenario)
+        given = [kind for kind, thing in (("policy", chosen), ("loads", loads), ("app", app)) if thing is not None]
+        before = played_before(scenario, given)
+        wanted = scenario_of(scenario or DEFAULT, set_, chosen, **keys)
         out = out or default_folder(wanted)
     again = Path(scenario).parent if scenario and Path(scenario).name == CONFIG_FILE else None
     train = not no_training and before.trained is not False

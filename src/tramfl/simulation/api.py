@@ -92,7 +92,8 @@ class Result:
         stopped = f"stopped: {summary.stopped_because}" if summary.stopped_because else ""
         parts = (
             f"{summary.scenario}, {summary.policy}, seed {summary.seed}, {summary.status}: {summary.rounds:,}"
-            f" rounds, {summary.samples:,} samples, {summary.total_seconds:.4g} s",
+            f" {'round' if summary.rounds == 1 else 'rounds'}, {summary.samples:,} samples,"
+            f" {summary.total_seconds:.4g} s",
             times,
             summary.divergence,
             stopped,
@@ -192,7 +193,7 @@ def simulate(
     again = None
     if isinstance(scenario, str | Path) and Path(scenario).name == CONFIG_FILE:
         again = Path(scenario).parent
-        check_own(RunFolder(again), own)
+        check_own(RunFolder(again), [kind for kind, thing in given if thing is not None])
     request = Request(
         again=again,
         own=own,
