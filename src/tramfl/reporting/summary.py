@@ -231,6 +231,12 @@ def reached_text(summary: Summary, target: str) -> str:
     return text + (", not held" if since is None else f", held from {seconds(since)} s on")
 
 
+def seeds_text(times: Iterable[TargetTime]) -> str:
+    """Over how many seeds these times are, where that is more than one."""
+    counts = sorted({time.seeds for time in times})
+    return f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
+
+
 def rounds_text(count: int) -> str:
     """A number of rounds in words, the singular included."""
     return "1 round" if count == 1 else f"{count:,} rounds"
