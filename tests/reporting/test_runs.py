@@ -206,3 +206,11 @@ def test_a_run_whose_loss_was_not_finite_is_said_to_have_diverged(make_run: Make
     assert note.startswith("load-aware, seed 0, diverged: from round 5 on, its loss was not a finite number")
     assert note.endswith(f" in {tested} rounds.")
     assert doubts([load_run(make_run("fine", rounds=6))]) == []
+
+
+def test_of_many_nodes_the_loads_that_no_report_shows_take_no_memory(make_run: MakeRun) -> None:
+    many, few = load_run(make_run("many", nodes=60, rounds=3)), load_run(make_run("few", nodes=5, rounds=3))
+    first, *others = many.rows
+    assert all(row.loads is first.loads for row in others)
+    assert many.nodes == len(first.loads.bandwidth) == 60
+    assert all(flops is not None for row in few.rows for flops in row.loads.flops)
