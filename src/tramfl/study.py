@@ -35,7 +35,8 @@ from tramfl.reporting import (
 )
 from tramfl.reporting.figures import curve_svg
 from tramfl.reporting.measures import Measure, in_order_of_difficulty, percent
-from tramfl.reporting.summary import cell_text, seconds
+from tramfl.reporting.runs import doubts
+from tramfl.reporting.summary import cell_text, reached_text, seconds
 from tramfl.simulation.api import Result, app_name, changed, data_frame, own_app, simulate
 from tramfl.simulation.grid import cells, finished, play_all, seeds_from, variants
 from tramfl.simulation.play import Request
@@ -107,14 +108,9 @@ class Comparison:
         return f"Comparison of {len(self.runs)} runs: {self.verdict}"
 
     def _repr_html_(self) -> str:
-        times = times_to_target(self.runs)
-        aims = in_order_of_difficulty(time.aim for time in times)
-        found = {(time.scenario, time.policy, time.aim): cell_text(time) for time in times}
-        names = list(dict.fromkeys((time.scenario, time.policy) for time in times))
-        rows = [[*name, *(found.get((*name, aim), "") for aim in aims)] for name in names]
-        headings = ["scenario", "policy", *(f"seconds to {aim}" for aim in aims)]
-        table = _table(headings, rows) if rows else ""
-        return f"<p>{escape(self.verdict)}</p>{table}{curve_svg(self.runs)}"
+        notes = "".join(f"<p>{escape(text)}</p>" for text in (self.verdict, *doubts(self.runs)))
+        times, held = times_to_target(self.runs), times_to_target(self.runs, "held")
+        return f"{notes}{_times_table(times, 'to')}{_times_table(held, 'to hold')}{curve_svg(self.runs)}"
 
 
 def compare(
@@ -177,6 +173,7 @@ def compare(
             bar.advance(task)
             if summary.status == "interrupted":
                 raise KeyboardInterrupt(f"interrupted; {folder} can be resumed")
+        bar.refresh()  # in a notebook, the bar stays as it was drawn last
     return Comparison(tuple(load_runs(r.out for r in requests if r.out is not None)), folder)
 
 
@@ -206,17 +203,18 @@ def result_html(result: Result) -> str:
     rows = [
         ["rounds", f"{summary.rounds:,} ({summary.skipped_rounds:,} skipped)"],
         ["samples", f"{summary.samples:,}"],
+        ["virtual time", f"{seconds(summary.total_seconds)} s"],
     ]
-    rows.append(["virtual time", f"{seconds(summary.total_seconds)} s"])
     measure = Measure.of(result.scenario.budget)
     measured = _as_run(result).measured
     if measured is not None:
         last = percent(round(measured, 4)) if measure.is_accuracy else measure.value(measured)
         rows.append([f"last test {measure.name}", last])
-    for target, after in summary.seconds_to_target.items():
-        rows.append(
-            [f"to {measure.target(float(target))}", "not reached" if after is None else f"{seconds(after)} s"]
-        )
+    rows += [
+        [f"to {measure.target(float(target))}", reached_text(summary, target)] for target in summary.seconds_to_target
+    ]
+    if summary.divergence:
+        rows.append(["warning", summary.divergence])
     if summary.stopped_because:
         rows.append(["stopped", summary.stopped_because])
     title = f"{summary.scenario}, {summary.policy}, seed {summary.seed}: {summary.status}"
@@ -228,6 +226,15 @@ def _as_run(result: Result) -> Run:
     resolved = Resolved(labels=result.labels, held=result.held, cost=result.summary.cost)
     settings = result.scenario
     return Run(result.folder or Path(), settings, resolved, result.rows, result.summary)
+
+
+def _times_table(times: Sequence[TargetTime], until: str) -> str:
+    """A row for every policy, a column for every target; nothing where there are no times."""
+    aims = in_order_of_difficulty(time.aim for time in times)
+    found = {(time.scenario, time.policy, time.aim): cell_text(time) for time in times}
+    names = list(dict.fromkeys((time.scenario, time.policy) for time in times))
+    rows = [[*name, *(found.get((*name, aim), "") for aim in aims)] for name in names]
+    return _table(["scenario", "policy", *(f"seconds {until} {aim}" for aim in aims)], rows) if rows else ""
 
 
 def _table(headings: Sequence[str] | None, rows: Iterable[Sequence[str]]) -> str:

@@ -32,6 +32,7 @@ def test_a_grid_of_policies_and_seeds_ends_in_a_table_with_its_winner_and_is_not
     assert "★" in table["load-aware"]
     assert "±" in table["load-aware"]
     assert "--" in table["load-aware"], "100 % is reached by nobody"
+    assert "Means over 2 seeds ± half of the 95 % confidence interval" in done.out
     assert "load-aware" in done.out.split("└")[1], "the verdict names the winner"
     assert "Report: grid/report.html" in done.out
     assert (tmp_path / "grid/report.html").stat().st_size > 100_000

@@ -16,6 +16,7 @@ import tramfl
 from tests.conftest import Cli, Process, ended
 from tramfl.config import Budget, LoadModel
 from tramfl.notation import label_variance
+from tramfl.scheduling.policy import policy_named
 from tramfl.simulation.loads import UniformLoads
 from tramfl.simulation.scenarios import scenario_named
 
@@ -177,6 +178,26 @@ def test_a_run_with_the_callers_own_objects_is_not_played_again_from_its_descrip
     cli("run", "own/config.toml", "--out", "again").refused("own/config.toml", "the caller's own loads", "Mine")
     cli("run", "--resume", "--out", "own", "--rounds", 3).refused("the caller's own loads", "Mine")
     assert not (tmp_path / "again").exists()
+
+
+def test_what_a_caller_brought_to_a_run_is_named_where_it_is_missing_and_may_be_replaced(
+    cli: Cli, tmp_path: Path
+) -> None:
+    class Mine:
+        name = "mine"
+
+        def decide(self, *arguments: Any, **keys: Any) -> Any:
+            return policy_named("tram").decide(*arguments, **keys)
+
+    loads = UniformLoads(LoadModel(), np.full(3, 1e9), 0)
+    run: dict[str, Any] = {"policy": Mine(), "loads": loads, "rounds": 2, "train": False, "out": tmp_path / "own"}
+    tramfl.simulate("digits-3", **run)
+    cli("run", "own/config.toml", "--out", "again").refused("the caller's own policy", "Mine")
+    cli("run", "own/config.toml", "--policy", "random", "--out", "again").refused("the caller's own loads")
+    replaced = ("--policy", "random", "--loads", "own/rounds.jsonl")
+    assert "digits-3, random" in cli("run", "own/config.toml", *replaced, "--out", "again").out
+    other = tramfl.simulate(tmp_path / "own" / "config.toml", policy="random", loads=loads, train=False)
+    assert other.summary.policy == "random"
 
 
 def test_a_policy_is_named_as_module_and_class(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import tramfl
 from tramfl.notation import BadInput
 from tramfl.record import CONFIG_FILE, ROUNDS_FILE, SUMMARY_FILE, RowWriter, read_rows
 from tramfl.reporting import comparing_plots, verdict, write_figures, write_page
@@ -206,3 +207,13 @@ def test_a_run_whose_loss_was_not_finite_is_said_to_have_diverged(make_run: Make
     assert note.startswith("load-aware, seed 0, diverged: from round 5 on, its loss was not a finite number")
     assert note.endswith(f" in {tested} rounds.")
     assert doubts([load_run(make_run("fine", rounds=6))]) == []
+
+
+def test_of_many_nodes_the_loads_that_no_report_shows_take_no_memory(make_run: MakeRun, tmp_path: Path) -> None:
+    sixty = {"partition": {"layout": "dirichlet", "nodes": 60, "min_partition_size": 1}}
+    tramfl.simulate("digits-3", train=False, rounds=3, settings=sixty, out=tmp_path / "many")
+    many, few = load_run(tmp_path / "many"), load_run(make_run(rounds=3))
+    first, *others = many.rows
+    assert all(row.loads is first.loads for row in others)
+    assert many.nodes == len(first.loads.bandwidth) == 60
+    assert all(flops is not None for row in few.rows for flops in row.loads.flops)

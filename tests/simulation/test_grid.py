@@ -64,7 +64,7 @@ def look_until_stopped(stop: c_bool, ready: Connection) -> None:
     ready.send(None)
     try:
         while True:
-            grid._stop_if_told()
+            grid._stop_if_asked()
     except KeyboardInterrupt:
         ready.send("stopped")
 

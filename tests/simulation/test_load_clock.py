@@ -170,7 +170,7 @@ def test_a_prediction_is_what_a_site_would_predict_from_the_rounds_before(name: 
     foresight = Foresight(clock, settings, COST, 3, 5, usual_samples=100, looks_ahead=False)
     predictor = predictor_named(name)
     for round_ in range(1, 20):
-        told, _ = foresight.told(0, round_, 0.0)
+        told, _ = foresight.reports(0, round_, 0.0)
         expected = predictor.predict()
         actual = source.at(round_)
         assert told.flops[1] == (actual.flops[1] if expected is None else expected)
@@ -185,7 +185,7 @@ def test_noise_is_what_it_was_asked_to_be(prediction: float | Noise) -> None:
     errors = [
         math.log(told / actual)
         for round_ in range(1, 40)
-        for told, actual in zip(foresight.told(0, round_, 0.0)[0].flops, clock.loads(round_).flops, strict=True)
+        for told, actual in zip(foresight.reports(0, round_, 0.0)[0].flops, clock.loads(round_).flops, strict=True)
     ]
     assert np.std(errors) == pytest.approx(0.5, rel=0.15)
 
@@ -206,7 +206,7 @@ def test_an_outlook_tells_loads_that_last_from_draws() -> None:
         clock = RoundClock(load_source(settings, 3, 0), COST)
         foresight = Foresight(clock, settings, COST, 3, 0, usual_samples=100, looks_ahead=True)
         for round_ in range(1, 150):
-            _, outlooks = foresight.told(0, round_, 0.0)
+            _, outlooks = foresight.reports(0, round_, 0.0)
         return float(np.mean([o.compute.persistence for o in outlooks if o is not None]))
 
     assert persistence() < 0.25

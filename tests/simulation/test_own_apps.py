@@ -166,6 +166,17 @@ def test_a_run_that_diverges_stops_with_its_row_where_the_scenario_says_so(tmp_p
     assert resumed.summary == result.summary, "it does not go on with weights that are not numbers"
 
 
+def test_a_result_says_in_text_and_in_a_notebook_from_which_round_on_its_run_diverged() -> None:
+    with pytest.warns(UserWarning, match="the training loss"):
+        result = run_of(SQUARES, rounds=15, settings={"training.learning_rate": 1e30})
+    rounds = [row.round for row in result.rows if row.diverged is True]
+    assert len(rounds) > 10
+    sentence = f"diverged: from round {rounds[0]} on, its loss was not a finite number in at least 10 rounds"
+    assert sentence in repr(result)
+    assert sentence in result._repr_html_()
+    assert "diverged" not in repr(run_of())
+
+
 def test_a_step_that_knows_no_loss_has_not_diverged(tmp_path: Path) -> None:
     def step(model: nn.Module, batch: Any, context: Any) -> Any:
         return functional.cross_entropy(model(batch[0]), batch[1])

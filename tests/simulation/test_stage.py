@@ -55,7 +55,7 @@ def played(steps: Sequence[Step], rounds: int) -> tuple[list[Moment], list[objec
         found.begin()
         ends.append(found.run([*(TrainStep(node, 10) for node in range(NODES)), *steps], round_, at))
         at = ends[-1][0]
-        trained, sent = found.told()
+        trained, sent = found.take_record()
         pairs = [(source, target, bits) for source, targets, bits in sent for target in targets]
         names = ["w", "h", *(f"u/{node}" for node in range(NODES))]
         values = [found._values.get(name) for name in names]
@@ -109,7 +109,7 @@ def test_a_schedule_that_nobody_computes_has_the_same_moments_and_transfers_and_
         found.notes_work = notes_work
         for round_ in range(1, 4):
             found.begin()
-            told.append((found.run(steps, round_, 0.0), found.told(), found._values))
+            told.append((found.run(steps, round_, 0.0), found.take_record(), found._values))
         assert bool(found.work) == notes_work
     assert told[:3] == told[3:]
 

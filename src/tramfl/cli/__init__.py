@@ -115,7 +115,7 @@ def main() -> None:
     except BadInput as error:
         _fail(2, str(error))
     except _UsageError as error:
-        _fail(2, _told(error))
+        _fail(2, _sentence(error))
     except (KeyboardInterrupt, typer.Abort):
         _fail(1, "interrupted.")
     except BrokenPipeError:
@@ -134,7 +134,7 @@ def _fail(code: int, sentence: str) -> NoReturn:
     sys.exit(code)
 
 
-def _told(error: Any) -> str:
+def _sentence(error: Any) -> str:
     """Typer's message as a sentence; it has none where it has just printed the help."""
     message = error.format_message().rstrip(".")
     command = error.ctx.command_path if error.ctx else "tramfl"

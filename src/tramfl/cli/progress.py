@@ -13,7 +13,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tramfl.record import Row, Summary
 from tramfl.reporting.measures import Measure
-from tramfl.reporting.runs import diverged_text
 from tramfl.reporting.summary import rounds_text, seconds
 from tramfl.simulation.experiment import Playing
 from tramfl.simulation.play import Request
@@ -100,18 +99,18 @@ class GridProgress:
         self._ended += 1
         self._bar.advance(self._task)
         if not self._quiet:
-            line = f"[{self._ended}/{self._all}] {_told(summary, Measure.of(request.scenario.budget))}"
+            line = f"[{self._ended}/{self._all}] {_result_line(summary, Measure.of(request.scenario.budget))}"
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
         return summary.status != "interrupted"
 
 
-def _told(summary: Summary, measure: Measure) -> str:
+def _result_line(summary: Summary, measure: Measure) -> str:
     what = f"{summary.scenario}, {summary.policy}, seed {summary.seed}"
     times = summary.seconds_to_target.items()
     found = [(measure.target(float(target)), after) for target, after in times if after is not None]
     reached = [f"{target} after {seconds(after)} s" for target, after in found]
     if summary.test_accuracy is None and summary.measured is UNSET:
         reached = [f"{summary.samples / max(summary.total_seconds, 1e-9):,.0f} samples/s"]
-    diverged = f"; {diverged_text(summary.diverged)}" if summary.diverged else ""
+    diverged = f"; {summary.divergence}" if summary.divergence else ""
     stopped = f"; stopped: {summary.stopped_because}" if summary.stopped_because else ""
     return f"{what}: {', '.join(reached) or 'no target reached'} ({rounds_text(summary.rounds)}){diverged}{stopped}"

@@ -24,6 +24,7 @@ from tramfl.reporting import (
 )
 from tramfl.reporting.merging import merge_runs
 from tramfl.reporting.runs import doubts
+from tramfl.reporting.summary import seeds_text
 
 Folders = Annotated[
     list[Path], typer.Argument(metavar="DIR...", help="Folders of runs, or folders with runs inside.")
@@ -106,6 +107,8 @@ def print_times(console: Console, runs: Sequence[Run]) -> None:
     if any(difference.interval is not None for difference in apart):
         console.print(differences_table(apart))
     if any(time.interval is not None for time in first):
-        console.print("Means over seeds ± half of the 95 % confidence interval (Student's t).", soft_wrap=True)
+        console.print(
+            f"Means over {seeds_text(first)} ± half of the 95 % confidence interval (Student's t).", soft_wrap=True
+        )
     for note in doubts(runs):
         console.print(f"Note: {note}", soft_wrap=True)

@@ -34,8 +34,7 @@ from tramfl.methods import Method
 from tramfl.notation import BadInput
 from tramfl.record import CONFIG_FILE, Resolved, Row, RunFolder, Summary
 from tramfl.reporting.measures import Measure, percent
-from tramfl.reporting.runs import diverged_text
-from tramfl.reporting.summary import regret_text, rounds_text, seconds
+from tramfl.reporting.summary import reached_text, regret_text, rounds_text, seconds
 from tramfl.simulation.api import app_name
 from tramfl.simulation.experiment import Playing
 from tramfl.simulation.play import Request, play
@@ -91,7 +90,9 @@ def run(
     if resume:
         wanted, out, before = _resumed(scenario, out, set_, chosen, keys)
     else:
-        wanted, before = scenario_of(scenario or DEFAULT, set_, chosen, **keys), played_before(scenario)
+        given = [kind for kind, thing in (("policy", chosen), ("loads", loads), ("app", app)) if thing is not None]
+        before = played_before(scenario, given)
+        wanted = scenario_of(scenario or DEFAULT, set_, chosen, **keys)
         out = out or default_folder(wanted)
     again = Path(scenario).parent if scenario and Path(scenario).name == CONFIG_FILE else None
     train = not no_training and before.trained is not False
@@ -162,13 +163,9 @@ def _print(summary: Summary, measure: Measure) -> None:
     )
     if summary.regret:
         console.print(f"  regret: {regret_text(summary.regret)}")
-    for target, after in summary.seconds_to_target.items():
+    for target in summary.seconds_to_target:
         if summary.test_accuracy is not None or not measure.is_accuracy:
-            reached = f"first reached after {seconds(after)} s" if after is not None else "not reached"
-            if summary.seconds_held:
-                since = summary.seconds_held[target]
-                reached += f", held from {seconds(since)} s on" if since is not None else ", not held"
             name = f"accuracy {percent(float(target))}" if measure.is_accuracy else measure.target(float(target))
-            console.print(f"  {name}: {reached}")
-    if summary.diverged:
-        console.print(f"  {diverged_text(summary.diverged)}")
+            console.print(f"  {name}: {reached_text(summary, target)}")
+    if summary.divergence:
+        console.print(f"  {summary.divergence}")

@@ -37,7 +37,7 @@ from tramfl.record.rows import (
 from tramfl.record.schema import SCHEMA, check_json, read_config
 from tramfl.record.snapshot import Doing, Now, RunState, SiteNow
 from tramfl.record.sound_rows import sound_row
-from tramfl.record.summary import Regret, Summary, Tally, summary_of
+from tramfl.record.summary import Regret, Summary, Tally, diverged_text, summary_of
 from tramfl.record.tail import RowTail
 
 __all__ = [
@@ -74,6 +74,7 @@ __all__ = [
     "Tally",
     "check_json",
     "check_rows",
+    "diverged_text",
     "folder_name",
     "gathered",
     "in_columns",

@@ -66,6 +66,11 @@ class Summary(Struct, frozen=True, kw_only=True):
     regret: Regret | UnsetType = UNSET
     """Only of a finished run whose policy was given predictions of the loads."""
 
+    @property
+    def divergence(self) -> str:
+        """Which rounds had no finite loss, in words; empty where all had one."""
+        return diverged_text(self.diverged, all_named=len(self.diverged) < MOST_DIVERGED) if self.diverged else ""
+
 
 class Tally(Struct, frozen=True, kw_only=True):
     """What a run has come to so far: a fold over its rows, so that a long run need not keep them."""
@@ -142,6 +147,14 @@ class Tally(Struct, frozen=True, kw_only=True):
             cost=cost,
             sent_bits=self.sent_bits,
         )
+
+
+def diverged_text(rounds: Sequence[int], *, all_named: bool = True) -> str:
+    """Which rounds had no finite loss; there is at least one. `all_named`: there are no others."""
+    if len(rounds) == 1:
+        return f"diverged: its loss was not a finite number in round {rounds[0]:,}"
+    count = f"{len(rounds):,} rounds" if all_named else f"at least {len(rounds):,} rounds"
+    return f"diverged: from round {rounds[0]:,} on, its loss was not a finite number in {count}"
 
 
 def summary_of(scenario: Scenario, rows: Sequence[Row], cost: ModelCost, *, finished: bool) -> Summary:

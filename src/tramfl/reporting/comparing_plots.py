@@ -70,7 +70,7 @@ def _metric(runs: Sequence[Run], looks: Looks, place: int) -> Plot | None:
     words = (
         f"{'Lower' if measure.lower else 'Higher'} and further left is better. {ends}."
         + (" Dotted lines are the targets." if targets else "")
-        + (" A run that has ended keeps its last value." if any(b.seeds > 1 for b in found.values()) else "")
+        + (" After a run has ended, its last value counts." if any(b.seeds > 1 for b in found.values()) else "")
         + (" Double-click shows the whole time." if cut else "")
         + (f" Tested: {tested}." if (tested := tested_in_words(runs)) else "")
     )

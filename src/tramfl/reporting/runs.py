@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from tramfl.config import Scenario
@@ -17,13 +19,16 @@ from tramfl.notation import BadInput, ModelCost
 from tramfl.record import (
     AUDIT_FILE,
     CONFIG_FILE,
+    MANY_NODES,
     ROUNDS_FILE,
     AuditEntry,
     Resolved,
     Row,
+    RowLoads,
     RunFolder,
     Summary,
     check_rows,
+    diverged_text,
     lineage,
     read_audit,
     read_rows,
@@ -129,8 +134,18 @@ def load_run(folder: Path) -> Run:
 
 
 def _lean(row: Row) -> Row:
-    """The row without its candidates: no report shows them, and they are most of what a row takes in memory."""
-    return replace(row, decision=replace(row.decision, candidates=()))
+    """The row without its candidates and, of many nodes, without its loads: no report shows them.
+
+    They are most of what a row takes in memory. Loads that were predicted are shown beside what they were.
+    """
+    nodes = len(row.loads.flops)
+    loads = row.loads if nodes <= MANY_NODES or row.actual is not UNSET else _no_loads(nodes)
+    return replace(row, loads=loads, decision=replace(row.decision, candidates=()))
+
+
+@cache
+def _no_loads(nodes: int) -> RowLoads:
+    return RowLoads((None,) * nodes, (None,) * nodes)
 
 
 def load_runs(folders: Iterable[Path]) -> list[Run]:
@@ -222,13 +237,6 @@ def diverged_rounds(run: Run) -> list[int]:
         return row.test_accuracy is not None and (row.test_loss is None or not math.isfinite(row.test_loss))
 
     return [row.round for row in run.rows if row.diverged is True or (has_loss and lacks_loss(row))]
-
-
-def diverged_text(rounds: Sequence[int]) -> str:
-    """Which rounds had no finite loss; there is at least one."""
-    if len(rounds) == 1:
-        return f"diverged: its loss was not a finite number in round {rounds[0]:,}"
-    return f"diverged: from round {rounds[0]:,} on, its loss was not a finite number in {len(rounds):,} rounds"
 
 
 def settings_of(runs: Sequence[Run]) -> dict[str, list[str]]:

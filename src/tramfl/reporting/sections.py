@@ -28,6 +28,7 @@ from tramfl.reporting.summary import (
     difference_text,
     differences,
     seconds,
+    seeds_text,
     times_to_target,
 )
 from tramfl.reporting.verdict import verdict
@@ -129,7 +130,7 @@ def _target_table(runs: Sequence[Run], looks: Looks) -> Html:
         tests = " or ".join(map(str, counts))
         caption += f"; below it, since when the mean of the last {tests} tests held the target to the end"
     if len(runs) > len(policies):
-        caption += f". Mean ± half of its 95 % confidence interval over {_seeds(times)}"
+        caption += f". Mean ± half of its 95 % confidence interval over {seeds_text(times)}"
     if any(0 < time.reached < time.seeds for time in times):
         caption += "; (3 of 5) means that only three of five seeds got there"
     missed = f" {NOT_REACHED} : not reached within the budget." if any(time.mean is None for time in times) else ""
@@ -150,11 +151,6 @@ def _directions(aims: Sequence[Target]) -> str:
 def _targets_class(aims: Sequence[Target]) -> str:
     """Few targets fit a phone side by side; more scroll."""
     return "numbers targets few" if len(aims) <= 3 else "numbers targets"
-
-
-def _seeds(times: Sequence[TargetTime]) -> str:
-    counts = sorted({time.seeds for time in times})
-    return f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
 
 
 def _time(time: TargetTime | None, held: TargetTime | None) -> Html:

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tramfl.config import ACCURACY
-from tramfl.record import Regret
+from tramfl.record import Regret, Summary
 from tramfl.reporting.colours import in_order, kind_of
 from tramfl.reporting.intervals import half_width, mean_of
 from tramfl.reporting.measures import Measure, Target, in_order_of_difficulty
@@ -217,6 +217,24 @@ def seconds(value: float) -> str:
     if 0 < value < 0.1:
         return f"{value:.3g}"
     return f"{value:.2f}" if value < 10 else f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
+
+
+def reached_text(summary: Summary, target: str) -> str:
+    """When a run first reached a target and, where the run asks for it, since when it held the target."""
+    after = summary.seconds_to_target[target]
+    if after is None:
+        return "not reached"
+    text = f"first reached after {seconds(after)} s"
+    if not summary.seconds_held:
+        return text
+    since = summary.seconds_held[target]
+    return text + (", not held" if since is None else f", held from {seconds(since)} s on")
+
+
+def seeds_text(times: Iterable[TargetTime]) -> str:
+    """Over how many seeds these times are, where that is more than one."""
+    counts = sorted({time.seeds for time in times})
+    return f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
 
 
 def rounds_text(count: int) -> str:

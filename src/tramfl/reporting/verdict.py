@@ -196,7 +196,7 @@ def _closest(runs: Sequence[Run]) -> str:
     best = next(policy for policy in in_order(values) if values[policy] == measure.best(values.values()))
     which = f"the best, {best}, ended" if len(values) > 1 else f"{best} ended"
     after = f"after {seconds(lasted[best])} s{_of_time(measured)}"
-    reached = measure.value(values[best]) if measure.is_accuracy else measure.target(values[best])
+    reached = measure.value(values[best]) if measure.is_accuracy else measure.brief(values[best])
     return f"{which} at {reached} {after}{_seed_note(measured)}"
 
 

@@ -89,11 +89,16 @@ class Result:
             f"{target}: {'not reached' if after is None else f'{after:.4g} s'}"
             for target, after in summary.seconds_to_target.items()
         )
-        return (
-            f"Result({summary.scenario}, {summary.policy}, seed {summary.seed}, {summary.status}: {summary.rounds:,}"
-            f" rounds, {summary.samples:,} samples, {summary.total_seconds:.4g} s{f'; {times}' if times else ''}"
-            f"{f'; stopped: {why}' if (why := summary.stopped_because) else ''})"
+        stopped = f"stopped: {summary.stopped_because}" if summary.stopped_because else ""
+        parts = (
+            f"{summary.scenario}, {summary.policy}, seed {summary.seed}, {summary.status}: {summary.rounds:,}"
+            f" {'round' if summary.rounds == 1 else 'rounds'}, {summary.samples:,} samples,"
+            f" {summary.total_seconds:.4g} s",
+            times,
+            summary.divergence,
+            stopped,
         )
+        return f"Result({'; '.join(filter(None, parts))})"
 
     def _repr_html_(self) -> str:
         from tramfl.study import result_html  # above this layer: reports are no part of a simulation
@@ -188,7 +193,7 @@ def simulate(
     again = None
     if isinstance(scenario, str | Path) and Path(scenario).name == CONFIG_FILE:
         again = Path(scenario).parent
-        check_own(RunFolder(again), own)
+        check_own(RunFolder(again), [kind for kind, thing in given if thing is not None])
     request = Request(
         again=again,
         own=own,
@@ -212,6 +217,8 @@ def simulate(
     custom = policy if policy is not None and not isinstance(policy, str) else None
     with bar, torch_left_alone() if train else nullcontext():
         experiment = play(request, tell, app=brought, policy=custom, loads=loads)
+        if experiment.finished:
+            bar.fill()
     if folder is not None and not experiment.finished:
         raise KeyboardInterrupt(f"interrupted; {folder} can be resumed")
     setting = experiment.setting
@@ -243,7 +250,12 @@ class _Bar:
         self._bar.start()
 
     def __exit__(self, *_: object) -> None:
+        self._bar.refresh()  # in a notebook, `stop` leaves the bar as it was drawn last
         self._bar.stop()
+
+    def fill(self) -> None:
+        """The run has ended, most often at its last target and before its limits."""
+        self._bar.update(self._task, completed=1.0)
 
     def show(self, row: Row) -> None:
         """A round is done."""

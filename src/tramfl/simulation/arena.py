@@ -326,7 +326,7 @@ class _Barriers(_Rounds):
             if not math.isfinite(end[0]):
                 raise BadInput(f"round {round_} would never end: a node or a link that it needs has no load.")
             now, computing, sending = end
-            trained, sent = self._stage.told()
+            trained, sent = self._stage.take_record()
             yield Played(trained, sent, computing, sending, 0.0, plan.reason, self._rule.reading(view))
 
 
@@ -401,7 +401,7 @@ class _Asynchronous(_Rounds):
         end, *_ = self._stage.run([s for s in cycle.begin if isinstance(s, TrainStep)], number, now)
         if not math.isfinite(max(arrival, end)):
             raise BadInput(f"cycle {number} of node {node} would never end: a node or a link has no load.")
-        self._under_way[node] = (*self._stage.told(), end - now, now)
+        self._under_way[node] = (*self._stage.take_record(), end - now, now)
         self._ask(arrival, node, cycle.arrived)
         self._ask(max(arrival, end), node, cycle.end, ends=True)
         return True

@@ -296,8 +296,8 @@ class Experiment(Playing):
 
     def _with_actual(self, row: Row) -> Row:
         """The row with what the loads were, where the decision was made from something else."""
-        told = self.scenario.loads
-        if told.clock == "round" and told.prediction == "oracle":
+        settings = self.scenario.loads
+        if settings.clock == "round" and settings.prediction == "oracle":
             return row
         clock, cost = self._world.load_clock, self.setting.cost
         decided = row.total_seconds - (row.compute_seconds + row.transfer_seconds + row.idle_seconds)

@@ -45,7 +45,7 @@ class Foresight:
         one, other = np.triu_indices(0 if self.plain else nodes, k=1)
         self._ends = list(zip(one.tolist(), other.tolist(), strict=True))
         self._place = {(i, j): nodes + k for k, (i, j) in enumerate(self._ends)}
-        self._told: tuple[tuple[NodeId, int, float], RoundLoads, list[Outlook | None]] | None = None
+        self._reports: tuple[tuple[NodeId, int, float], RoundLoads, list[Outlook | None]] | None = None
         self._forget()
 
     @property
@@ -61,16 +61,16 @@ class Foresight:
         )
         self._behaviour = Behaviour(count) if self._looks_ahead else None
 
-    def told(self, holder: NodeId, round_: int, at: float) -> tuple[RoundLoads, list[Outlook | None]]:
+    def reports(self, holder: NodeId, round_: int, at: float) -> tuple[RoundLoads, list[Outlook | None]]:
         """What the nodes report to the holder at a moment of a round: loads, and how each node's loads behave."""
         step = self._clock.step(round_, at)
         if self.plain:
             return self._clock.loads(step), [None] * self._nodes
-        if self._told is None or self._told[0] != (holder, step, at):
+        if self._reports is None or self._reports[0] != (holder, step, at):
             self._observe(step - 1 if self._predictors else step)
             loads = self._expected(holder, round_, at, step)
-            self._told = (holder, step, at), loads, self._outlooks(loads)
-        return self._told[1], self._told[2]
+            self._reports = (holder, step, at), loads, self._outlooks(loads)
+        return self._reports[1], self._reports[2]
 
     def _observe(self, until: int) -> None:
         if until < self._seen:

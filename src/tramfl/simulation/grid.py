@@ -116,10 +116,10 @@ def _same_run(request: Request) -> bool:
 
 def play_cell(request: Request) -> Summary:
     """Play one run of a grid, or go on with it."""
-    _stop_if_told()
+    _stop_if_asked()
     resume = not request.overwrite and _same_run(request)
     with _Worker.playing:
-        return play(replace(request, resume=resume), lambda *_: _stop_if_told()).summary()
+        return play(replace(request, resume=resume), lambda *_: _stop_if_asked()).summary()
 
 
 class _Worker:
@@ -134,7 +134,7 @@ class _Worker:
     """Held during a run."""
 
 
-def _stop_if_told() -> None:
+def _stop_if_asked() -> None:
     if _Worker.orphan or _Worker.stop.value:
         raise KeyboardInterrupt
 

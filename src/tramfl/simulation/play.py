@@ -158,7 +158,7 @@ def _held(setting: Setting) -> tuple[tuple[int, ...], ...]:
 
 
 def check_own(folder: RunFolder, own: Collection[str]) -> None:
-    """BadInput where a run was played with objects of its caller's own that are not given again."""
+    """BadInput where a run was played with objects of its caller's own, and neither they nor others are given."""
     for kind, what in folder.resolved().own.items():
         if kind not in own:
             raise BadInput(

@@ -25,8 +25,8 @@ def regret_of(run: Experiment, loads: LoadSource | None = None) -> Regret | None
 
     The oracle's last round may train more than the run did: it counts up to as many samples as the run trained.
     """
-    told = run.scenario.loads.prediction
-    exact = told == "oracle" or (told.noise if isinstance(told, Noise) else told) == 0
+    prediction = run.scenario.loads.prediction
+    exact = prediction == "oracle" or (prediction.noise if isinstance(prediction, Noise) else prediction) == 0
     ledger = run.reached.tally.ledger
     if exact or not run.finished or ledger.samples == 0:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -19,13 +20,13 @@ def default_folder(scenario: Scenario) -> Path:
     return Path("runs") / f"{folder_name(scenario)}-{scenario.method_name}-{scenario.seed}"
 
 
-def played_before(scenario: str | None) -> Resolved:
-    """How a run was played, where its own description is to be played again."""
+def played_before(scenario: str | None, given: Collection[str] = ()) -> Resolved:
+    """How a run was played, where its own description is to be played again; `given`: the parts that are replaced."""
     path = Path(scenario or "")
     if path.name != CONFIG_FILE:
         return Resolved()
     folder = RunFolder(path.parent)
-    check_own(folder, ())
+    check_own(folder, given)
     return folder.resolved()
 
 

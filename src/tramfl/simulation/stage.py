@@ -171,8 +171,8 @@ class Stage:
         """The loads of every place and link at a moment of a round."""
         return self.clock.loads(self.clock.step(round_, at))
 
-    def told(self) -> tuple[list[NodeTrained], list[Shipment]]:
-        """Who trained what and what was sent where since this was asked last."""
+    def take_record(self) -> tuple[list[NodeTrained], list[Shipment]]:
+        """Who trained what and what was sent where since the last call, which emptied the record."""
         found = self._trained, self._sent
         self._trained, self._sent = [], []
         return found

@@ -329,7 +329,7 @@ class World:
 
     def _ask_loads(self, process: Process, command: do.AskLoads) -> None:
         node, now = process.node, self.clock.now
-        loads, outlooks = self._foresight.told(node, command.round, now)
+        loads, outlooks = self._foresight.reports(node, command.round, now)
         links = loads.bandwidth[node]
         if command.nodes and self._all_answer_at_once and not any(map(math.isnan, loads.flops)):
             *others, last = command.nodes

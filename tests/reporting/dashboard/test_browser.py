@@ -525,6 +525,34 @@ def test_what_a_federation_says_of_itself_is_shown(make_run: MakeRun, watch: Wat
     assert "Lima trains, Oslo comes close; so does node 7." in window.text("#log li")
 
 
+def test_a_site_is_called_by_its_name_as_its_owner_wrote_it(make_run: MakeRun, watch: Watch, tab: Window) -> None:
+    federation = Federation()
+    federation.sites = [SiteNow(name=name, flops=1e12, held=(5, 5)) for name in ("ward_b", "node 1", "c")]
+    federation.say(0, 2, ward_b=SiteNow(name="ward_b", doing="sending"))
+    federation.done = rows_of(make_run(rounds=1, nodes=3, reason="Node 0 trains; node 1 comes close."))
+    window = tab().open(watch(federation).url)
+    window.until("document.getElementById('now-what').textContent === 'ward_b sends the model to c.'")
+    window.until("document.querySelectorAll('#log li').length === 1")
+    assert "ward_b trains; node 1 comes close." in window.text("#log li")
+    federation.say(1, None, **{"node 1": SiteNow(name="node 1", doing="training")})
+    window.until("document.getElementById('now-what').textContent === 'Node 1 trains.'")
+
+
+def test_on_a_phone_nothing_covers_how_far_a_live_run_is(make_run: MakeRun, watch: Watch, tab: Window) -> None:
+    federation = Federation()
+    federation.done = rows_of(make_run(rounds=1200, nodes=3))
+    federation.say(0, None, Oslo=SiteNow(name="Oslo", doing="training"))
+    window = tab(390, 844).open(watch(federation).url)
+    window.until("tramfl.state().rows === 1200")
+    assert window.page.is_visible("#live")
+    found = window.get(
+        "(() => { const text = document.createRange(); text.selectNodeContents(document.getElementById('place'));"
+        " return [text.getBoundingClientRect().right, document.getElementById('speed').getBoundingClientRect().left];"
+        " })()"
+    )
+    assert found[0] <= found[1]
+
+
 def test_at_a_hundred_sites_the_tram_stays_inside_the_map(watch: Watch, tab: Window, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     settings = {"partition": {"layout": "dirichlet", "nodes": 100, "min_partition_size": 1}}
@@ -538,7 +566,7 @@ def test_at_a_hundred_sites_the_tram_stays_inside_the_map(watch: Watch, tab: Win
     assert "trained 1 sample in round 1." in window.text("body")
 
 
-def test_a_round_with_a_long_reason_is_three_lines_high_on_a_phone(
+def test_a_round_with_a_long_reason_is_three_lines_high_on_a_phone_and_whole_on_a_laptop(
     make_run: MakeRun, tab: Window, tmp_path: Path
 ) -> None:
     reason = (
@@ -548,6 +576,11 @@ def test_a_round_with_a_long_reason_is_three_lines_high_on_a_phone(
     window = tab(390, 844).open(write_page([load_run(run)], tmp_path / "page.html").as_uri())
     window.until("document.querySelectorAll('#rounds tbody tr').length === 3")
     assert window.get("document.querySelector('#rounds tbody tr').offsetHeight") < 90
+    laptop = tab(1440, 900).open((tmp_path / "page.html").as_uri())
+    laptop.until("document.querySelectorAll('#rounds tbody tr').length === 3")
+    widths = "(box => [box.scrollWidth, box.clientWidth])(document.querySelector('#rounds .scroll'))"
+    whole, shown = laptop.get(widths)
+    assert whole <= shown, "the reason is cut off"
 
 
 def test_the_table_of_sites_fits_a_phone_whatever_it_says(make_run: MakeRun, watch: Watch, tab: Window) -> None:

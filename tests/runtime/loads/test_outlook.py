@@ -63,7 +63,7 @@ def test_sites_that_saw_the_loads_of_a_simulation_say_and_decide_the_same(seed: 
     clock = SlotClock(load_source(model, len(SITES), seed), COST, model.slot_seconds)
     foresight = Foresight(clock, model, COST, len(SITES), seed, usual_samples=100, looks_ahead=True)
     slots = 40
-    simulated, expected = foresight.told(0, 1, float(slots))
+    simulated, expected = foresight.reports(0, 1, float(slots))
     sites = [observed(site, slots, clock) for site in range(len(SITES))]
     found = [outlook_of(*site, SITES, number) for number, site in enumerate(sites)]
     assert all(close(one, other) for one, other in zip(found, expected, strict=True))

@@ -36,10 +36,10 @@ def _in_order(content: bytes) -> bytes:
     """The file with its metadata sorted: safetensors writes them in an order that differs from process to process."""
     length = int.from_bytes(content[:8], "little")
     table = json.loads(content[8 : 8 + length])
-    told = table.get("__metadata__", {})
-    if len(told) < 2:
+    metadata = table.get("__metadata__", {})
+    if len(metadata) < 2:
         return content
-    table["__metadata__"] = dict(sorted(told.items()))
+    table["__metadata__"] = dict(sorted(metadata.items()))
     header = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode().ljust(length)
     return b"".join([content[:8], header, memoryview(content)[8 + length :]])
 

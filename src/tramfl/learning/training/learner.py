@@ -226,14 +226,14 @@ class Learner:
         if with_optimizer:
             # Every file of a run has the same tensors, the first one too: a receiver knows what to expect.
             state.update(kept.optimizer or self._first_state)
-        return to_bytes(state | (kept.passed.saved(self._names) if with_passed else {}), self._told(about))
+        return to_bytes(state | (kept.passed.saved(self._names) if with_passed else {}), self._metadata(about))
 
     def coded_weights(self, digest: Digest, reference: Digest, about: Mapping[str, str]) -> bytes:
         """A model as the coded file that travels; `reference` is the digest of what it is coded against."""
         kept = self._find(digest)
         state = dict(zip(self._names, kept.state, strict=True)) | (kept.optimizer or self._first_state)
-        told = {**about, CODEC: self._transit.codec, REFERENCE: reference}
-        return to_bytes(self._transit.packed(state, kept.coded), self._told(told))
+        about = {**about, CODEC: self._transit.codec, REFERENCE: reference}
+        return to_bytes(self._transit.packed(state, kept.coded), self._metadata(about))
 
     def use_reference(self, content: bytes) -> None:
         """Code against the weights in a plain file of this run from now on. BadInput where they do not fit."""
@@ -242,13 +242,13 @@ class Learner:
     def delivered(self, digest: Digest, about: Mapping[str, str] | None = None) -> bytes:
         """What is tested in a model's place, as safetensors."""
         kept = self._find(digest)
-        return to_bytes(dict(zip(self._names, kept.tested or kept.state, strict=True)), self._told(about))
+        return to_bytes(dict(zip(self._names, kept.tested or kept.state, strict=True)), self._metadata(about))
 
     def remembered(self, digest: Digest, about: Mapping[str, str]) -> bytes:
         """The same, with what the nodes remember to form the next."""
         kept = self._find(digest)
         state = dict(zip(self._names, kept.tested or kept.state, strict=True))
-        return to_bytes(state | kept.passed.saved(self._names), self._told(about))
+        return to_bytes(state | kept.passed.saved(self._names), self._metadata(about))
 
     def recall(self, digest: Digest, content: bytes, *, own: bool) -> None:
         """Let a model remember what a file of `remembered` has; `own`: the file was written with this very model."""
@@ -416,11 +416,9 @@ class Learner:
         with seeded_everywhere(whole_seed(self._seed, Purpose.TEST_ORDER)):
             yield
 
-    def _told(self, about: Mapping[str, str] | None) -> dict[str, str]:
-        told = dict(about or {})
-        if self.base is not None:
-            told[BASE] = self.base
-        return told
+    def _metadata(self, about: Mapping[str, str] | None) -> dict[str, str]:
+        """What a file of weights says of itself: `about`, and which frozen part it belongs to."""
+        return dict(about or {}) | ({} if self.base is None else {BASE: self.base})
 
     def _decoded(self, content: bytes, state: State) -> tuple[State, CodedState]:
         """The tensors of a coded file, decoded; those of a plain file as they are."""

@@ -165,7 +165,7 @@ class PeerLearner(Learner):
 
     def delivered(self, digest: Digest, about: Mapping[str, str] | None = None) -> bytes:
         """A model as safetensors."""
-        return to_bytes(dict(zip(self._names, self._values[digest].tensors, strict=True)), self._told(about))
+        return to_bytes(dict(zip(self._names, self._values[digest].tensors, strict=True)), self._metadata(about))
 
     def module(self, digest: Digest) -> nn.Module:
         """A copy of the network with a model's weights."""

@@ -129,8 +129,8 @@ class SiteLearner:
         counts[self._name] = self._learner.drawn(child)[self._node].tolist()
         made, diverged = self._write(child, counts, to), self._learner.diverged(child)
         if readout is not None and not self._learner.tests_newest:
-            told = {MADE_WITH: made.digest, ROUND: str(round_)}
-            write_atomically(readout, self._learner.remembered(child, told))
+            metadata = {MADE_WITH: made.digest, ROUND: str(round_)}
+            write_atomically(readout, self._learner.remembered(child, metadata))
         seconds = time.perf_counter() - began
         losses = self._losses(before, child) if self._judges else None
         change = self._learner.distance(before, child) if self._measures else None

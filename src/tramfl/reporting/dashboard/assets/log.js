@@ -57,7 +57,7 @@ class Log {
     for (const { kind, text } of row.events) {
       const event = document.createElement("p");
       event.className = `event ${kind}`;
-      event.textContent = capital(text);
+      event.textContent = text;
       item.append(event);
     }
     const button = document.createElement("button");

@@ -73,9 +73,11 @@ class Run {
   isAt(value, target) { return this.now.lower_is_better ? value <= target : value >= target; }
   valueText(value) { return this.isShare ? percent(value) : String(Number(value.toPrecision(4))); }
   siteName(i) { return this.now.sites[i]?.name ?? `node ${i}`; }
+  // At the beginning of a sentence: a name stays as its owner wrote it.
+  siteFirst(i) { return this.siteName(i).replace(/^node (?=\d+$)/, "Node "); }
   // A policy knows nodes by their numbers only.
   withNames(reason) {
-    return reason.replace(/\bnode (\d+)\b/gi, (found, i) => (found[0] === "N" ? capital : String)(this.siteName(Number(i))));
+    return reason.replace(/\bnode (\d+)\b/gi, (found, i) => (found[0] === "N" ? this.siteFirst(i) : this.siteName(i)));
   }
   labelName(i) { return this.now.labels[i] ?? String(i); }
 
@@ -131,8 +133,8 @@ class Run {
     const name = (i) => this.siteName(i);
     const was = before ? before.flops : row.flops.map(() => 1);
     row.flops.forEach((flops, i) => {
-      if (flops === null && was[i] !== null) tell("bad", `${name(i)} no longer reports.`);
-      if (flops !== null && was[i] === null) tell("good", `${name(i)} is back.`);
+      if (flops === null && was[i] !== null) tell("bad", `${this.siteFirst(i)} no longer reports.`);
+      if (flops !== null && was[i] === null) tell("good", `${this.siteFirst(i)} is back.`);
     });
     if (before && row.epoch > before.epoch) {
       const holder = before.node ?? before.holder;

@@ -26,14 +26,14 @@ function stretchAt(row, share) {
 function sceneFromRows(run, done, share, resting) {
   const row = run.rows[resting ? done - 1 : done];
   if (row.models && (row.models.trained.length > 1 || row.models.sent.length > 1)) return sceneOfSeveral(run, row, share, resting);
-  const names = (i) => run.siteName(i);
+  const names = (i) => run.siteName(i), first = (i) => run.siteFirst(i);
   const doing = new Array(run.sites).fill("resting");
   const common = { row, round: row.round, holder: row.holder, linksOf: row.holder, alive: row.flops.map((flops) => flops !== null),
     flops: row.flops, bandwidth: row.bandwidth, trained: row.trained, doing };
   if (resting) {
     const at = row.node ?? row.holder;
-    const done = row.node === null ? `${capital(names(at))} waited in round ${grouped(row.round)}.`
-      : `${capital(names(at))} trained ${samples(row.count)} in round ${grouped(row.round)}.`;
+    const done = row.node === null ? `${first(at)} waited in round ${grouped(row.round)}.`
+      : `${first(at)} trained ${samples(row.count)} in round ${grouped(row.round)}.`;
     // The links that are known are those of the holder that decided the round; the model may be elsewhere by now.
     // The next round knows the new holder's links: they are shown where it is in the record already.
     const next = run.rows[row.index + 1], known = next && next.holder === at && next.undoneBy === Infinity ? next : row;
@@ -50,22 +50,22 @@ function sceneFromRows(run, done, share, resting) {
   if (kind === "gathering") {
     doing.fill("reporting");
     doing[row.holder] = "gathering";
-    scene.what = `${capital(names(row.holder))} asks every site what it can spare.`;
+    scene.what = `${first(row.holder)} asks every site what it can spare.`;
     scene.more = `Round ${grouped(row.round)}`;
   } else if (kind === "sending") {
     doing[row.holder] = "sending";
     doing[row.node] = "receiving";
-    scene.what = `${capital(names(row.holder))} sends the model to ${names(row.node)}.`;
+    scene.what = `${first(row.holder)} sends the model to ${names(row.node)}.`;
     const link = row.bandwidth[row.node];
     const size = run.now.model_bits ? `${scaled(run.now.model_bits, "bit")} ` : "";
     scene.more = `${size}${link ? `at ${linkText(link)}, ` : ""}${seconds(row.transfer)}`;
   } else if (kind === "training") {
     doing[there] = "training";
-    scene.what = `${capital(names(there))} trains ${samples(row.count)}.`;
+    scene.what = `${first(there)} trains ${samples(row.count)}.`;
     scene.more = `${row.flops[there] ? `at ${flopsText(row.flops[there])}, ` : ""}${seconds(row.compute)}`;
   } else if (kind === "waiting") {
     doing[row.holder] = "waiting";
-    scene.what = `${capital(names(row.holder))} waits for better times.`;
+    scene.what = `${first(row.holder)} waits for better times.`;
     scene.more = seconds(row.idle);
   } else {
     doing[row.holder] = "trying again";
@@ -123,15 +123,15 @@ function sceneFromNow(run) {
   const holder = now.holder ?? (last ? last.node ?? last.holder : null);
   const site = now.sites[holder];
   const phase = (site && site.alive && PHASES[site.doing]) || "none";
-  const names = (i) => run.siteName(i);
+  const names = (i) => run.siteName(i), first = (i) => run.siteFirst(i);
   const to = phase === "sending" && now.receiver !== null ? now.receiver : holder;
-  const told = {
-    gathering: `${capital(names(holder))} asks every site what it can spare.`,
-    sending: `${capital(names(holder))} sends the model to ${to === holder ? "another site" : names(to)}.`,
-    training: `${capital(names(holder))} trains.`,
-    waiting: `${capital(names(holder))} waits for better times.`,
+  const usual = {
+    gathering: `${first(holder)} asks every site what it can spare.`,
+    sending: `${first(holder)} sends the model to ${to === holder ? "another site" : names(to)}.`,
+    training: `${first(holder)} trains.`,
+    waiting: `${first(holder)} waits for better times.`,
   };
-  const special = { deciding: `${capital(names(holder))} decides who trains next.`, storing: `${capital(names(holder))} stores what it has trained.` };
+  const special = { deciding: `${first(holder)} decides who trains next.`, storing: `${first(holder)} stores what it has trained.` };
   return {
     row: null, round: now.round ?? (last ? last.round : 0), phase, progress: site?.progress ?? null, holder, linksOf: holder, from: holder, to,
     alive: now.sites.map((s) => s.alive),
@@ -139,7 +139,7 @@ function sceneFromNow(run) {
     bandwidth: now.sites.map((s, i) => (i === holder || !s.alive ? null : s.bandwidth ?? null)),
     doing: now.sites.map((s) => (s.doing === "unknown" ? "" : s.doing)),
     trained: last ? last.trained : now.sites.map(() => 0),
-    what: special[site?.doing] ?? told[phase] ?? (holder === null ? "Nobody holds the model." : !site?.alive ? `${capital(names(holder))} holds the model and does not answer.` : `${capital(names(holder))} holds the model.`),
+    what: special[site?.doing] ?? usual[phase] ?? (holder === null ? "Nobody holds the model." : !site?.alive ? `${first(holder)} holds the model and does not answer.` : `${first(holder)} holds the model.`),
     more: now.round === null ? "" : `Round ${grouped(now.round)}`, clock: last ? last.total : 0,
   };
 }
