@@ -28,7 +28,8 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> NotebookClient:
         cells = [nbformat.v4.new_code_cell(source) for source in CELLS]
         client = NotebookClient(
             nbformat.v4.new_notebook(cells=cells),
-            timeout=300,
+            startup_timeout=600,
+            timeout=600,
             kernel_name="python3",
             allow_errors=True,
             resources={"metadata": {"path": str(home)}},
