@@ -162,6 +162,20 @@ def test_a_resumed_run_is_the_same_to_the_last_digit(policy: str, loads: dict[st
         assert list(experiment(policy, 30, "mnist-5", whole[:cut], **loads).rounds()) == whole[cut:]
 
 
+@pytest.mark.parametrize("policy", ["load-aware", "express", "random"])
+@pytest.mark.parametrize(
+    "loads", [{"prediction": "last"}, {"kind": "bursts", "clock": "slot", "slot_seconds": 0.5, "prediction": 2.0}]
+)
+def test_a_run_that_is_resumed_after_a_setback_is_the_same_to_the_last_digit(
+    policy: str, loads: dict[str, Any]
+) -> None:
+    whole = rows_of(policy, 40, "cifar10-5", **loads)
+    setbacks = [row.round for row in whole if row.lost_seconds > 0]
+    assert len(setbacks) >= 2
+    for cut in setbacks:
+        assert list(experiment(policy, 40, "cifar10-5", whole[:cut], **loads).rounds()) == whole[cut:]
+
+
 @pytest.mark.parametrize("name", ["last", "ewma", "ar1", "blend"])
 def test_a_prediction_is_what_a_site_would_predict_from_the_rounds_before(name: str) -> None:
     settings = LoadModel(kind="ar1", prediction=name)  # type: ignore[arg-type]

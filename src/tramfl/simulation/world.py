@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tramfl.circulation import commands as do
@@ -22,7 +23,7 @@ from tramfl.circulation.changes import OrderedChange
 from tramfl.circulation.custody import MemoryRegister, Record, Versioned
 from tramfl.circulation.holding import reports_noted
 from tramfl.circulation.machine import advance
-from tramfl.circulation.phases import Copy, Limits, Offer, State
+from tramfl.circulation.phases import Copy, Limits, Offer, Sending, State
 from tramfl.config import LoadModel
 from tramfl.draws import deciding
 from tramfl.notation import Digest, ModelCost, NodeId
@@ -403,6 +404,8 @@ class World:
         """The last byte is due: does it get there?"""
         if not self._linked(sender.node, receiver.node) or not sender.alive:
             return
+        if self._calm and command.offer.assignment is not None and not _is_sending(sender, command):
+            return  # It was given up.
         if receiver.alive and self.conditions.lies(receiver.node):
             self._reply(receiver.node, sender.node, command.offer.ticket, on.Acknowledged)
         elif receiver.alive and command.offer.digest in self.poisoned:
@@ -525,10 +528,18 @@ class World:
     def _swap(self, process: Process, command: do.Swap) -> None:
         committed = command.record.ledger
         commits = committed.round > self.register.read().record.ledger.round
-        if commits and self.load_clock.step_seconds > 0 and math.isclose(committed.seconds, self.clock.now):
-            # The clock has added the same times in another order. A resumed run has the ledger's sum.
-            self.clock.now = committed.seconds
+        if commits and self._calm:
+            self._begin_as_resumed(committed.seconds, process.state.counts_overhead)
         self._ask_register(process, command, self._answer_swap)
+
+    def _begin_as_resumed(self, seconds: float, counts_overhead: bool) -> None:
+        """A round is over: the next begins with what the record says and nothing else, as in a resumed run."""
+        if not counts_overhead and math.isclose(seconds, self.clock.now):
+            # The clock has added the same times in another order. A resumed run has the ledger's sum.
+            self.clock.now = seconds
+        for process in self.sites:
+            if process.state.setbacks or process.state.backoff:
+                process.state = replace(process.state, setbacks=0, backoff={})
 
     def _ask_register(
         self, process: Process, command: do.ReadRecord | do.Swap, answer: Callable[[Process, Any, float], on.Event]
@@ -586,6 +597,12 @@ class World:
                 seconds = self.register_timeout if seconds is None else seconds
                 self._tell(process, seconds, on.RecordSeen(self.clock.now + seconds, versioned))
         self._look_after_holder()
+
+
+def _is_sending(process: Process, command: do.SendModel) -> bool:
+    """Whether a process still sends what it was told to send."""
+    phase = process.state.phase
+    return isinstance(phase, Sending) and phase.ticket == command.ticket
 
 
 def _not_accepted(at: float, ticket: int) -> on.SendFailed:
