@@ -83,6 +83,10 @@ class LoadModel(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """slot: how long a load stays as it is."""
     prediction: Literal["oracle", "last", "ewma", "ar1", "blend"] | NoiseLevel | Noise = "oracle"
     """What a policy sees: the loads themselves (oracle), a prediction from the past, or the loads with noise."""
+    give_up: Literal["overdue", "slow"] | None = None
+    """slot: a hop is given up, and its round decided again, once it is long overdue (overdue), or also as soon as its
+    pace says that a round elsewhere would end much sooner, as real sites do it (slow). If not given, slow for express
+    and overdue for other policies. A policy that knows the loads has no reason to give up, and does not."""
     flops: Positive | tuple[Positive, ...] = 10e12
     """r_i: FLOPS of each node when idle (one number for all, or one per node)."""
     bandwidth: Positive = 200e6
@@ -103,6 +107,12 @@ class LoadModel(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """replay: a rounds.jsonl to take the loads from; trace: a CSV file. Past its end it begins again."""
     trace_offset: NotNegative = 0.0
     """trace: the second of the trace at which the run begins."""
+
+    @property
+    def known(self) -> bool:
+        """Whether a policy sees the loads themselves."""
+        told = self.prediction.noise if isinstance(self.prediction, Noise) else self.prediction
+        return told in ("oracle", 0)
 
 
 class Cost(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

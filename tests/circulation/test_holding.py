@@ -45,6 +45,7 @@ from tramfl.circulation.phases import (
     Gathering,
     Halted,
     Sending,
+    SlowHop,
     Swapping,
     Training,
     Waiting,
@@ -406,8 +407,57 @@ def test_a_transfer_is_given_up_where_the_next_best_node_would_be_done_sooner() 
     assert isinstance(cancel, CancelSend)
     assert cancel.reason == "at this pace the round takes 46 s more, and elsewhere 30 s"
     assert isinstance(node.state.phase, Gathering)
-    assert node.state.phase.attempt.excluded == {1}
+    assert node.state.phase.attempt.slow == (SlowHop(1, 1e6 / 36.0, cancel.reason),)
     assert node.state.phase.attempt.lost_seconds == 3.0
+
+
+def slow() -> Node:
+    """Node 0 alone has the weights, and gave a hop to node 1 up for its pace; all nodes have reported again."""
+    node = holder()
+    now = node.register.read()
+    fewer = node.register.swap(now.revision, replace(now.record, weights=Weights("w0", (0,))))
+    assert fewer is not None
+    node.tell(RecordSeen(0.0, fewer)).hear(0, 1, 2)
+    weighed_here = replace(decision(1), candidates=(candidate(1, 12.0, 9.0), candidate(2, 13.0, 7.0)))
+    node.tell(Decided(0.0, node.ticket, weighed_here))
+    node.tell(SendSlowed(3.0, node.ticket, 36.0))
+    assert node.asked(AskLoads).nodes == (0, 1, 2), "its labels stay in the balance"
+    return node.hear(0, 1, 2, at=3.0)
+
+
+def test_the_node_at_the_end_of_a_slow_link_may_be_chosen_again_at_the_pace_that_was_seen() -> None:
+    node = slow()
+    assert node.asked(Decide).loads.bandwidth == (math.inf, 1e6 / 36.0, 1e6)
+    assignment = node.decide(1, at=3.0).asked(SendModel).offer.assignment
+    assert assignment is not None
+    assert assignment.loads.bandwidth == (math.inf, 1e6 / 36.0, 1e6), "the record has what was decided on"
+    assert assignment.lost_seconds == 3.0
+
+
+def test_a_decision_that_is_made_again_says_why() -> None:
+    assignment = slow().decide(2, at=3.0).asked(SendModel).offer.assignment
+    assert assignment is not None
+    assert assignment.decision.reason == (
+        "It is there; decided again, as the hop to node 1 was given up: at this pace the round takes 46 s more, and"
+        " elsewhere 13 s."
+    )
+
+
+def test_a_node_that_fails_after_its_link_was_slow_is_left_out() -> None:
+    node = slow().decide(1, at=3.0)
+    node.tell(SendFailed(4.0, node.ticket))
+    phase = node.state.phase
+    assert isinstance(phase, Gathering)
+    assert phase.attempt.excluded == {1}
+    assert phase.attempt.slow == ()
+    assert node.asked(AskLoads).nodes == (0, 2)
+
+
+def test_a_slow_link_is_still_known_after_another_node_has_failed() -> None:
+    node = slow().decide(2, at=3.0)
+    node.tell(SendFailed(4.0, node.ticket))
+    assert node.asked(AskLoads).nodes == (0, 1)
+    assert node.hear(0, 1, at=4.0).asked(Decide).loads.bandwidth[:2] == (math.inf, 1e6 / 36.0)
 
 
 def test_a_transfer_is_waited_for_where_no_other_node_may_train() -> None:

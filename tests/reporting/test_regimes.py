@@ -33,6 +33,11 @@ def test_one_seed_has_a_ratio_and_no_interval() -> None:
 
 def test_the_figure_names_the_ratios_within_its_range_and_what_they_are() -> None:
     figure = as_svg({("s,x", "a"): (1.0, 1.0, 1.0), ("s,x", "b"): (1.1, 0.7, 1.9)}, ["a", "b"])
-    ticks = [tick for tick in ("0.25", "0.5", "0.8", "1", "1.5", "2") if f">{tick}</text>" in figure]
+    ticks = [tick for tick in ("0.4", "0.5", "0.8", "1", "1.5", "2") if f">{tick}</text>" in figure]
     assert ticks == ["0.5", "0.8", "1", "1.5"]
     assert ">seconds a sample over those of a</text>" in figure
+
+
+def test_a_figure_that_reaches_far_below_a_half_names_ratios_there() -> None:
+    figure = as_svg({("s,x", "a"): (1.0, 1.0, 1.0), ("s,x", "b"): (0.9, 0.26, 3.2)}, ["a", "b"])
+    assert [tick for tick in ("0.2", "0.3", "0.4", "0.5") if f">{tick}</text>" in figure] == ["0.3", "0.4", "0.5"]

@@ -58,3 +58,14 @@ def test_the_longer_loads_last_the_worse_a_round_it_takes(persistence: float) ->
 
 def test_the_same_arguments_give_the_same_decision() -> None:
     assert decided(0.7) == decided(0.7)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_node_that_is_left_alone_decides_without_a_link_to_look_at() -> None:
+    loads = Loads((100.0, np.nan, np.nan), (np.inf, np.nan, np.nan), (outlook_alone(), None, None))
+    policy = policy_named("express", PolicySettings(10_000.0, 1.0))
+    assert policy.decide(BEHIND, loads, HELD, 0, COST, np.random.default_rng(0)).node == 0
+
+
+def outlook_alone() -> Outlook:
+    return Outlook(Habit(100.0, 100.0, 1.0, 0.9, 1000.0), (None, None, None), 1.0)

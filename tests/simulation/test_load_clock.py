@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import weakref
 from pathlib import Path
 from typing import Any
@@ -130,16 +131,20 @@ def test_the_times_of_a_run_in_slots_follow_from_the_loads_alone(policy: str, ki
         return sum(rate * part for rate, part in zip(rates, within, strict=True) if part > 0)
 
     begin = 0.0
-    for row in rows_of(policy, 15, **loads):
-        start = begin + row.lost_seconds
+    for row in rows_of(policy, 60, **loads):
+        began, start = begin, begin + row.lost_seconds
         begin = row.total_seconds
         if row.node is None:
             continue
         if row.node != row.holder and row.transfer_seconds == 0:
-            assert row.lost_seconds > 0, "it got the weights from a hop of this round that was given up"
+            assert row.lost_seconds > 0, "it had the weights from a hop of this round, and its training was given up"
         elif row.node != row.holder:
             rates = [slot.bandwidth[row.holder][row.node] for slot in every]
-            assert done(rates, start, row.transfer_seconds) == pytest.approx(cost.model_bits)
+            bits = done(rates, start, row.transfer_seconds)
+            if f"the hop to node {row.node} was given up" in row.decision.reason:
+                # Then taken up again: what had arrived was kept.
+                bits += done(rates, began, row.lost_seconds)
+            assert bits == pytest.approx(cost.model_bits)
         flops = [slot.flops[row.node] for slot in every]
         trained = done(flops, start + row.transfer_seconds, row.compute_seconds)
         assert trained == pytest.approx(cost.flops_per_sample * sum(row.samples))
@@ -160,6 +165,20 @@ def test_a_resumed_run_is_the_same_to_the_last_digit(policy: str, loads: dict[st
     whole = rows_of(policy, 30, "mnist-5", **loads)
     for cut in (1, 7, 29):
         assert list(experiment(policy, 30, "mnist-5", whole[:cut], **loads).rounds()) == whole[cut:]
+
+
+@pytest.mark.parametrize("policy", ["load-aware", "express", "random"])
+@pytest.mark.parametrize(
+    "loads", [{"prediction": "last"}, {"kind": "bursts", "clock": "slot", "slot_seconds": 0.5, "prediction": 2.0}]
+)
+def test_a_run_that_is_resumed_after_a_setback_is_the_same_to_the_last_digit(
+    policy: str, loads: dict[str, Any]
+) -> None:
+    whole = rows_of(policy, 40, "cifar10-5", **loads)
+    setbacks = [row.round for row in whole if row.lost_seconds > 0]
+    assert len(setbacks) >= 2
+    for cut in setbacks:
+        assert list(experiment(policy, 40, "cifar10-5", whole[:cut], **loads).rounds()) == whole[cut:]
 
 
 @pytest.mark.parametrize("name", ["last", "ewma", "ar1", "blend"])
@@ -222,6 +241,52 @@ def test_a_hop_that_goes_much_worse_than_predicted_is_decided_again() -> None:
     for row in again:
         spent = row.compute_seconds + row.transfer_seconds + row.idle_seconds + row.lost_seconds
         assert row.total_seconds - begin.get(row.round, 0.0) == pytest.approx(spent)
+
+
+def test_a_hop_is_given_up_for_its_pace_as_a_site_would_do_it() -> None:
+    loads: dict[str, Any] = {"kind": "bursts", "clock": "slot", "prediction": "blend"}
+    source = load_source(LoadModel(**loads), 5, 0)
+    bits = scheduling_only(scenario_named("cifar10-5")).cost.model_bits
+    limit = scenario_named("cifar10-5").variance_limit
+    begin, again = 0.0, 0
+    for row in rows_of("express", 150, "cifar10-5", **loads):
+        found = re.findall(
+            r"hop to node (\d) was given up: at this pace the round takes (\S+) s more", row.decision.reason
+        )
+        if len(found) == 1 and row.lost_seconds < 5:  # nothing was overdue besides
+            again += 1
+            rate = [source.at(slot).bandwidth[row.holder][int(found[0][0])] for slot in range(1, 2000)]
+            carried = np.interp([begin, begin + row.lost_seconds - 2, begin + row.lost_seconds], *summed(rate))
+            left = (bits - (carried[2] - carried[0])) * 2 / (carried[2] - carried[1])
+            looks = row.lost_seconds / 0.25
+            assert looks == pytest.approx(round(looks)), "a sender looks every quarter of a second"
+            assert float(found[0][1]) >= left * 0.99, "what is left of the hop, and the training after it"
+            assert row.label_variance <= limit * (1 + 1e-9), "the labels of the slow node stay in the balance"
+        begin = row.total_seconds
+    assert again >= 5
+
+
+def summed(rate: list[float]) -> tuple[list[int], list[float]]:
+    return list(range(len(rate) + 1)), [0.0, *np.cumsum(rate).tolist()]
+
+
+@pytest.mark.parametrize(
+    ("policy", "changes", "gives_up"),
+    [
+        ("express", {}, True),
+        ("express", {"give_up": "overdue"}, False),
+        ("express", {"prediction": "oracle"}, False),
+        ("express", {"prediction": 0.0, "give_up": "slow"}, False),
+        ("express", {"clock": "round", "give_up": "slow"}, False),
+        ("load-aware", {}, False),
+        ("load-aware", {"give_up": "slow"}, True),
+    ],
+)
+def test_who_gives_a_slow_hop_up(policy: str, changes: dict[str, Any], gives_up: bool) -> None:
+    loads: dict[str, Any] = {"kind": "bursts", "clock": "slot", "prediction": "blend"} | changes
+    assert (
+        any("decided again" in row.decision.reason for row in rows_of(policy, 60, "cifar10-5", **loads)) is gives_up
+    )
 
 
 def test_a_round_decided_again_may_leave_the_balance_and_the_next_brings_it_back() -> None:

@@ -6,7 +6,9 @@
                           -> Training -> Storing                   this node trains: commit the new weights
 
 A step that fails or is overdue is a setback: the round is decided again without the node that failed. Every
-deadline is a multiple of the predicted time plus a slack, and doubles with every setback in a row.
+deadline is a multiple of the predicted time plus a slack, and doubles with every setback in a row. A hop that is
+given up for its pace alone is a setback too. Its receiver may be chosen again, over a link as slow as it was seen: so
+its labels stay in the balance.
 """
 
 from __future__ import annotations
@@ -55,13 +57,14 @@ from tramfl.circulation.phases import (
     Outcome,
     Sending,
     Shipping,
+    SlowHop,
     State,
     Storing,
     Training,
     Waiting,
 )
 from tramfl.circulation.steps import Step, current, issue, keep, propose
-from tramfl.notation import Digest, Loads, NodeId, Outlook
+from tramfl.notation import Decision, Digest, Loads, NodeId, Outlook
 
 # Step 1: gather.
 
@@ -75,6 +78,7 @@ def gather(state: State, attempt: Attempt) -> Step:
     excluded = left_out(state, current(state).round, attempt.began)
     # A back-off that counts rounds would not end: ask all nodes but those that have refused.
     excluded = excluded & state.doubted_by if is_stuck(state) else excluded
+    excluded = excluded.difference(hop.to for hop in attempt.slow)
     attempt = replace(attempt, excluded=attempt.excluded | excluded)
     state, ticket = issue(state)
     asked = frozenset(current(state).present) - attempt.excluded
@@ -131,8 +135,11 @@ def _decide(state: State) -> Step:
     nobody = (math.nan, math.nan, None)
     record = current(state)
     reports = [phase.reports.get(node, nobody) for node in range(len(record.members))]
-    flops, bandwidth, outlooks = zip(*reports, strict=True)
-    loads = Loads(flops, bandwidth, outlooks if any(outlooks) else ())
+    flops, reported, outlooks = zip(*reports, strict=True)
+    bandwidth = list(reported)
+    for hop in phase.attempt.slow:
+        bandwidth[hop.to] = min(bandwidth[hop.to], hop.bandwidth)
+    loads = Loads(flops, tuple(bandwidth), outlooks if any(outlooks) else ())
     absent = frozenset(record.present).difference(phase.reports, phase.attempt.excluded)
     state, ticket = issue(replace(state, absent=absent))
     state = replace(state, phase=Deciding(ticket, phase.attempt, loads))
@@ -155,7 +162,8 @@ def decided(state: State, event: Decided) -> Step:
     """Wait where nobody trains, train where this node may train on, else send the model."""
     phase = state.phase
     assert isinstance(phase, Deciding)
-    decision, attempt = event.decision, phase.attempt
+    attempt = phase.attempt
+    decision = _explained(event.decision, attempt)
     # The outlooks were for the decision alone. Of many nodes they are too long to travel with the model.
     loads = replace(phase.loads, outlook=()) if phase.loads.outlook else phase.loads
     assignment = Assignment(
@@ -180,6 +188,14 @@ def decided(state: State, event: Decided) -> Step:
     deadline = state.limits.overdue_after(decision.transfer_seconds, state.setbacks)
     state = replace(state, phase=Sending(ticket, attempt, assignment, decision.node))
     return state, (SendModel(ticket, decision.node, offer), Wake(ticket, deadline))
+
+
+def _explained(decision: Decision, attempt: Attempt) -> Decision:
+    """The decision; its reason says why it was made again, where a hop was given up for its pace."""
+    if not attempt.slow:
+        return decision
+    hops = ", and ".join(f"the hop to node {hop.to} was given up: {hop.reason}" for hop in attempt.slow)
+    return replace(decision, reason=f"{decision.reason.removesuffix('.')}; decided again, as {hops}.")
 
 
 def copy_due(state: State, event: Woke) -> Step:
@@ -228,7 +244,7 @@ def send_failed(state: State, event: SendFailed | Woke) -> Step:
 
 
 def send_slowed(state: State, event: SendSlowed) -> Step:
-    """Decide the round again without the receiver, where a round elsewhere is predicted to end sooner."""
+    """Decide the round again, the slow link known, where a round elsewhere is predicted to end sooner."""
     phase = state.phase
     assert isinstance(phase, Sending)
     waiting = event.seconds_left + phase.assignment.decision.compute_seconds
@@ -236,7 +252,10 @@ def send_slowed(state: State, event: SendSlowed) -> Step:
     if elsewhere is None or waiting <= state.limits.detour * elsewhere:
         return state, ()
     reason = f"at this pace the round takes {waiting:.3g} s more, and elsewhere {elsewhere:.3g} s"
-    return _setback(state, phase.attempt, phase.to, event.at, CancelSend(phase.ticket, reason=reason))
+    hop = SlowHop(phase.to, state.model_bits / event.seconds_left, reason)
+    others = tuple(other for other in phase.attempt.slow if other.to != phase.to)
+    attempt = replace(phase.attempt, slow=(*others, hop))
+    return _setback(state, attempt, phase.to, event.at, CancelSend(phase.ticket, reason=reason), may_return=True)
 
 
 def _seconds_elsewhere(state: State, phase: Sending) -> float | None:
@@ -335,9 +354,15 @@ def _with_transfer(phase: Training | Storing) -> Attempt:
     return replace(phase.attempt, lost_seconds=phase.attempt.lost_seconds + phase.transfer_seconds)
 
 
-def _setback(state: State, attempt: Attempt, failed: NodeId, at: float, *cancel: Command) -> Step:
-    state = has_failed(state, failed, current(state).round, at, at - attempt.began)
+def _setback(
+    state: State, attempt: Attempt, node: NodeId, at: float, *cancel: Command, may_return: bool = False
+) -> Step:
+    """Decide again; `may_return`: whether the node at which it went wrong may be chosen again."""
+    state = has_failed(state, node, current(state).round, at, at - attempt.began)
     lost = attempt.lost_seconds + attempt.overhead_seconds + (at - attempt.began)
-    again = Attempt(at, lost, attempt.excluded | {failed}, attempt.rejected)
+    again = Attempt(at, lost, attempt.excluded, attempt.rejected, slow=attempt.slow)
+    if not may_return:
+        slow = tuple(hop for hop in attempt.slow if hop.to != node)
+        again = replace(again, excluded=attempt.excluded | {node}, slow=slow)
     state, commands = gather(replace(state, setbacks=state.setbacks + 1), again)
     return state, (*cancel, *commands)

@@ -80,6 +80,15 @@ class Offer(Struct, frozen=True):
     assignment: Assignment | None
 
 
+class SlowHop(Struct, frozen=True):
+    """A hop that was given up for its pace."""
+
+    to: NodeId
+    bandwidth: float
+    """At which a hop takes what was left of this one: what has arrived is kept."""
+    reason: str
+
+
 class Attempt(Struct, frozen=True):
     """One try at a round."""
 
@@ -92,6 +101,8 @@ class Attempt(Struct, frozen=True):
     """Those of them whose training was not accepted."""
     overhead_seconds: float = 0.0
     """What the sender of the model spent on this round, other than on the transfer."""
+    slow: tuple[SlowHop, ...] = ()
+    """Hops of this round that were given up for their pace. Their receivers may be chosen again, at that pace."""
 
 
 class Joining(Struct, frozen=True, tag=True):

@@ -151,6 +151,8 @@ class Row(Struct, frozen=True, kw_only=True):
     """True where the loss of the round's training was not a finite number; left out otherwise."""
     rejected: tuple[NodeId, ...] | UnsetType = UNSET
     """Nodes whose training in this round was not accepted, so that it was decided again; left out where none."""
+    copies: tuple[NodeId, ...] | UnsetType = UNSET
+    """Of a simulated round that was skipped after a setback: who has the weights; left out where the holder alone."""
     actual: RowLoads | UnsetType = UNSET
     """What the loads were, in runs where that is not what the decision was made from; the node that trained has the
     mean over its work."""

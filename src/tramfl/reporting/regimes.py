@@ -79,7 +79,7 @@ def _cell(interval: Interval | None, least: float) -> str:
     return f"{mean:.2f}{ends}{' *' if mean == least else ''}"
 
 
-TICKS = (0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 3, 4, 6, 8)
+TICKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 3, 4, 6, 8)
 """Ratios that the figure names, as far as they lie within it."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 

@@ -45,6 +45,7 @@ class Express(BasePolicy):
 
     name = "express"
     looks_ahead = True
+    gives_up_slow_hops = True
 
     def stuck(self, ledger: Ledger, held: NDArray[np.int64]) -> str | None:
         """V may keep every node from training."""
@@ -109,7 +110,7 @@ class _Future:
         rows: list[list[Habit | None]] = [[o.compute for o in known]]
         rows += [[o.links[node] for node in now.nodes] for o in known]
         links = [habit for row in rows[1:] for habit in row if habit is not None]
-        usual = _usual(links) if links else Habit(math.inf, math.inf, 0.0, 1.0, math.inf)
+        usual = _usual(links) if links else Habit(1.0, 1.0, 0.0, 1.0, 1.0)  # one node alone: no link counts
         table = np.array([[_row(habit or usual) for habit in row] for row in rows])
         logs = np.log(table[..., [0, 1, 3]])
         of_compute = sum(o.compute.persistence for o in known) / len(known)

@@ -31,7 +31,7 @@ class Guarded:
         self._policy, self._settings = policy, settings
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._policy, name)  # name, stuck, looks_ahead: those of the policy itself
+        return getattr(self._policy, name)  # name, stuck, looks_ahead, ...: those of the policy itself
 
     def decide(
         self,

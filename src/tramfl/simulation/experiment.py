@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from tramfl.circulation.commands import CloseRound
@@ -274,6 +275,8 @@ class Experiment(Playing):
             closed = self._closed.popleft()
             scores, diverged = self._score(closed), self._diverged(closed)
             row = self._with_actual(row_of(closed.outcome, closed.record, scores, diverged=diverged))
+            if row.node is None and (copies := closed.record.weights.copies) != (row.holder,):
+                row = replace(row, copies=copies)
             if self.scenario.record.rows == "short":
                 row = shortened(row)
             self._done(row, closed.record.weights.digest)
@@ -359,6 +362,7 @@ def _begin(scenario: Scenario, setting: Setting, rows: Sequence[Row], recorded: 
     last = rows[-1]
     ledger = ledger_after(rows)
     holder = last.holder if last.node is None else last.node
-    weights = replace(record.weights, copies=(holder,), since=ledger.seconds)
-    safe = replace(record.safe, round=ledger.round, copies=(holder,), ledger=ledger, since=ledger.seconds)
+    copies = (holder,) if last.copies is UNSET else last.copies
+    weights = replace(record.weights, copies=copies, since=ledger.seconds)
+    safe = replace(record.safe, round=ledger.round, copies=copies, ledger=ledger, since=ledger.seconds)
     return replace(record, epoch=last.epoch, holder=holder, weights=weights, safe=safe, ledger=ledger)

@@ -162,6 +162,15 @@ class SlotClock:
             busy = busy[step[busy] < last[busy]]
         return found
 
+    def sent_bits(self, one: NodeId, other: NodeId, begin: float, end: float) -> float:
+        """What a link carries from one moment to another."""
+        bits, step = 0.0, self.step(0, begin)
+        while begin < end:
+            border = min(end, step * self.step_seconds)
+            bits += self.loads(step).link(one, other) * max(0.0, border - begin)
+            begin, step = max(begin, border), step + 1
+        return bits
+
     def _seconds(self, work: float, at: float, rate: Callable[[RoundLoads], float]) -> float:
         step = first = self.step(0, at)
         begin = at

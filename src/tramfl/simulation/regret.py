@@ -10,7 +10,7 @@ import dataclasses
 
 from msgspec.structs import replace
 
-from tramfl.config import Budget, Noise
+from tramfl.config import Budget
 from tramfl.record import Regret
 from tramfl.simulation.experiment import Experiment
 from tramfl.simulation.loads import LoadSource
@@ -25,10 +25,8 @@ def regret_of(run: Experiment, loads: LoadSource | None = None) -> Regret | None
 
     The oracle's last round may train more than the run did: it counts up to as many samples as the run trained.
     """
-    prediction = run.scenario.loads.prediction
-    exact = prediction == "oracle" or (prediction.noise if isinstance(prediction, Noise) else prediction) == 0
     ledger = run.reached.tally.ledger
-    if exact or not run.finished or ledger.samples == 0:
+    if run.scenario.loads.known or not run.finished or ledger.samples == 0:
         return None
     scenario = replace(
         run.scenario,

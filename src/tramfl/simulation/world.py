@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tramfl.circulation import commands as do
@@ -22,7 +23,8 @@ from tramfl.circulation.changes import OrderedChange
 from tramfl.circulation.custody import MemoryRegister, Record, Versioned
 from tramfl.circulation.holding import reports_noted
 from tramfl.circulation.machine import advance
-from tramfl.circulation.phases import Copy, Limits, Offer, State
+from tramfl.circulation.passage import WATCH_SECONDS, Passage
+from tramfl.circulation.phases import Assignment, Copy, Limits, Offer, Sending, State
 from tramfl.config import LoadModel
 from tramfl.draws import deciding
 from tramfl.notation import Digest, ModelCost, NodeId
@@ -161,6 +163,11 @@ class World:
             usual_samples=usual_samples,
             looks_ahead=getattr(policy, "looks_ahead", False),
         )
+        slow = load_model.give_up == "slow" if load_model.give_up else getattr(policy, "gives_up_slow_hops", False)
+        self._watches = slots and slow and self._calm and not load_model.known
+        """Whether a sender looks at the pace of a hop, as a site does."""
+        self._arrived: dict[tuple[NodeId, Digest], float] = {}
+        """Bits of a model that a watched hop of this round has brought to a node."""
         copy = Copy(record.weights.digest, record.round, record.epoch)
         nodes = len(held)
         self.sites = [
@@ -378,7 +385,9 @@ class World:
         the receiver has the weights."""
         if command.offer.digest in self.sites[command.to].disk:
             return 0.0
-        seconds = self.load_clock.sending_seconds(node, command.to, command.offer.round + 1, self.clock.now)
+        there = self._arrived.get((command.to, command.offer.digest))
+        bits = None if there is None else self.cost.model_bits - there
+        seconds = self.load_clock.sending_seconds(node, command.to, command.offer.round + 1, self.clock.now, bits)
         return seconds * self.conditions.slowness_of_link(node, command.to)
 
     def _send_model(self, process: Process, command: do.SendModel) -> None:
@@ -394,15 +403,38 @@ class World:
         elif receiver is not None:
             self.clock.after(seconds, self._arrive, process, receiver, command, seconds)
             assignment = command.offer.assignment
+            if self._watches and assignment is not None and seconds > 0:
+                self._begin_to_watch(process, command, assignment)
             slow = self.conditions.slowness_of_link(node, to) > 1
             if slow and assignment is not None and seconds - SLOW_AFTER > assignment.decision.transfer_seconds:
                 slowed = on.SendSlowed(self.clock.now + SLOW_AFTER, command.ticket, seconds - SLOW_AFTER)
                 self._tell(process, SLOW_AFTER, slowed)
 
+    def _begin_to_watch(self, process: Process, command: do.SendModel, assignment: Assignment) -> None:
+        now, what = self.clock.now, (command.to, command.offer.digest)
+        passage = Passage(self.cost.model_bits, assignment.decision.transfer_seconds, 1.0, now)
+        passage.arrived(self._arrived.setdefault(what, 0.0), now)
+        self.clock.after(WATCH_SECONDS, self._watch, process, command, passage, now)
+
+    def _watch(self, process: Process, command: do.SendModel, passage: Passage, before: float) -> None:
+        """Look at the pace of a hop, and what is left of it, while it is under way."""
+        if not _is_sending(process, command):
+            return
+        assert isinstance(self.load_clock, SlotClock)
+        now, what = self.clock.now, (command.to, command.offer.digest)
+        self._arrived[what] += self.load_clock.sent_bits(process.node, command.to, before, now)
+        passage.arrived(self._arrived[what], now)
+        left = passage.slowed(now)
+        if left is not None:
+            self._deliver(process, on.SendSlowed(now, command.ticket, left))
+        self.clock.after(WATCH_SECONDS, self._watch, process, command, passage, now)
+
     def _arrive(self, sender: Process, receiver: Process, command: do.SendModel, seconds: float) -> None:
         """The last byte is due: does it get there?"""
         if not self._linked(sender.node, receiver.node) or not sender.alive:
             return
+        if self._calm and command.offer.assignment is not None and not _is_sending(sender, command):
+            return  # It was given up.
         if receiver.alive and self.conditions.lies(receiver.node):
             self._reply(receiver.node, sender.node, command.offer.ticket, on.Acknowledged)
         elif receiver.alive and command.offer.digest in self.poisoned:
@@ -525,10 +557,19 @@ class World:
     def _swap(self, process: Process, command: do.Swap) -> None:
         committed = command.record.ledger
         commits = committed.round > self.register.read().record.ledger.round
-        if commits and self.load_clock.step_seconds > 0 and math.isclose(committed.seconds, self.clock.now):
-            # The clock has added the same times in another order. A resumed run has the ledger's sum.
-            self.clock.now = committed.seconds
+        if commits and self._calm:
+            self._begin_as_resumed(committed.seconds, process.state.counts_overhead)
         self._ask_register(process, command, self._answer_swap)
+
+    def _begin_as_resumed(self, seconds: float, counts_overhead: bool) -> None:
+        """A round is over: the next begins with what the record says and nothing else, as in a resumed run."""
+        if not counts_overhead and math.isclose(seconds, self.clock.now):
+            # The clock has added the same times in another order. A resumed run has the ledger's sum.
+            self.clock.now = seconds
+        self._arrived.clear()
+        for process in self.sites:
+            if process.state.setbacks or process.state.backoff:
+                process.state = replace(process.state, setbacks=0, backoff={})
 
     def _ask_register(
         self, process: Process, command: do.ReadRecord | do.Swap, answer: Callable[[Process, Any, float], on.Event]
@@ -586,6 +627,12 @@ class World:
                 seconds = self.register_timeout if seconds is None else seconds
                 self._tell(process, seconds, on.RecordSeen(self.clock.now + seconds, versioned))
         self._look_after_holder()
+
+
+def _is_sending(process: Process, command: do.SendModel) -> bool:
+    """Whether a process still sends what it was told to send."""
+    phase = process.state.phase
+    return isinstance(phase, Sending) and phase.ticket == command.ticket
 
 
 def _not_accepted(at: float, ticket: int) -> on.SendFailed:

@@ -95,9 +95,9 @@ def in_the_site() -> None:
         else:
             woke(self, ticket)
 
-    async def watching(passage: Any, predicted: float, slowed: Any) -> None:
+    async def watching(passage: Any, slowed: Any) -> None:
         """A hop that a trap holds up is not given up for its pace."""
-        await watch(passage, predicted, lambda left: None if deadlines_wait() else slowed(left))
+        await watch(passage, lambda left: None if deadlines_wait() else slowed(left))
 
     def beginning(self: Any, store: Any, manifest: Any, sender: str, consignment: Any) -> None:
         begin(self, store, manifest, sender, consignment)

@@ -1,12 +1,10 @@
 """What a site can spare: its speed of training and the bandwidth to its peers, measured, kept and predicted.
 
 `Meters` is all of it; the parts are compute.py (r_i), links.py (b_ij), machine.py (what others use) and history.py.
-`Passage` is one transfer under way: what is left of it, and what it shows about its link.
 `PeerClocks` is how far the clocks of other sites differ from this site's.
 """
 
 from tramfl.runtime.loads.clocks import PeerClocks
 from tramfl.runtime.loads.meters import Meters
-from tramfl.runtime.loads.passage import Crossing, Passage
 
-__all__ = ["Crossing", "Meters", "Passage", "PeerClocks"]
+__all__ = ["Meters", "PeerClocks"]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from tramfl.circulation.passage import Crossing
 from tramfl.notation import ModelCost, Outlook
 from tramfl.runtime.journal import Log
 from tramfl.runtime.loads.compute import ComputeMeter
@@ -15,7 +16,6 @@ from tramfl.runtime.loads.history import History
 from tramfl.runtime.loads.links import Direction, LinkMeter
 from tramfl.runtime.loads.machine import Machine
 from tramfl.runtime.loads.outlook import outlook_of
-from tramfl.runtime.loads.passage import Crossing
 
 
 class Meters:

@@ -6,9 +6,10 @@ import asyncio
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from tramfl.circulation.passage import Crossing
 from tramfl.circulation.phases import Assignment
 from tramfl.notation import BadInput, Digest, NodeId
-from tramfl.runtime.loads import Crossing, Meters
+from tramfl.runtime.loads import Meters
 from tramfl.runtime.registers import Silent
 from tramfl.runtime.site.driver import ENDED
 from tramfl.runtime.site.following import RegisterFollower

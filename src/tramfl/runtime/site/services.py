@@ -14,9 +14,10 @@ from msgspec.structs import replace
 
 from tramfl.circulation import commands as do
 from tramfl.circulation.custody import Record
+from tramfl.circulation.passage import WATCH_SECONDS, Crossing, Passage
 from tramfl.notation import BadInput, Digest, NodeId, Outlook
 from tramfl.record import is_past_a_limit
-from tramfl.runtime.loads import Crossing, Meters, Passage, PeerClocks
+from tramfl.runtime.loads import Meters, PeerClocks
 from tramfl.runtime.site.agreement import removed
 from tramfl.runtime.site.availability import Availability
 from tramfl.runtime.site.lease import superseded
@@ -29,8 +30,6 @@ from tramfl.runtime.wire import CHUNK_BYTES, AskLoad, Consignment, Load, Order
 
 PROBE_SECONDS = 3.0
 """A trial of a link takes no longer; on most links it takes one second or less."""
-WATCH_SECONDS = 0.25
-"""Between two looks at the pace of a hop."""
 CALIBRATE_SECONDS = 1.0
 """Between two looks for a link to probe."""
 RETRY_SECONDS = 15.0
@@ -185,7 +184,7 @@ class Services:
                 await self._way.free()
 
         crossing: Crossing | None = None
-        watch = None if assignment is None else asyncio.create_task(_watch(passage, predicted, slowed))
+        watch = None if assignment is None else asyncio.create_task(_watch(passage, slowed))
         self._hops += assignment is not None
         with self._meters.moving(), contextlib.nullcontext() if watch is None else self._way.first():
             try:
@@ -274,10 +273,10 @@ class Services:
         self._tasks.broken(BadInput(removed(self._member.site.file.site)))
 
 
-async def _watch(passage: Passage, predicted: float, slowed: Callable[[float], None]) -> None:
+async def _watch(passage: Passage, slowed: Callable[[float], None]) -> None:
     """Report a transfer that needs longer for what is left of it than was predicted for all of it."""
     while True:
         await asyncio.sleep(WATCH_SECONDS)
-        left = passage.seconds_left(time.monotonic())
-        if left is not None and left > predicted:
+        left = passage.slowed(time.monotonic())
+        if left is not None:
             slowed(left)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tramfl.runtime.loads.passage import Crossing, Passage
+from tramfl.circulation.passage import Crossing, Passage
 
 MODEL = 360e6
 CHUNK = 8e6
@@ -59,6 +59,26 @@ def test_a_long_hop_is_watched_over_a_longer_time() -> None:
     found.arrived(CHUNK, 3.0)
     assert found.seconds_left(11.9) is None
     assert found.seconds_left(12.0) == pytest.approx((MODEL - CHUNK) * 12 / CHUNK)
+
+
+def test_a_look_at_the_very_moment_at_which_the_first_window_ends_never_fails() -> None:
+    found = passage(predicted=41.5)
+    found.arrived(0.0, 0.1)
+    found.arrived(CHUNK, 1.0)
+    assert 4.25 - 0.1 == 0.1 * 41.5
+    assert 4.25 - 0.1 * 41.5 < 0.1, "by rounding: the window begins before the transfer"
+    assert found.seconds_left(4.25) is None
+    assert found.seconds_left(4.26) == pytest.approx((MODEL - CHUNK) * 4.15 / CHUNK)
+
+
+def test_a_hop_has_slowed_down_where_what_is_left_takes_longer_than_was_predicted_for_all_of_it() -> None:
+    found = passage(predicted=10.0)
+    for second in range(4):
+        found.arrived(36e6 * second, float(second))
+    assert found.slowed(3.0) is None, "252 Mbit in 7 s"
+    found.arrived(110e6, 4.0)
+    found.arrived(112e6, 5.0)
+    assert found.slowed(5.0) == pytest.approx((MODEL - 112e6) * 2 / 8e6), "a chunk in 2 s, of which 4 Mbit are seen"
 
 
 def test_a_broken_connection_shows_the_pace_before_the_silence() -> None:

@@ -1,9 +1,11 @@
-"""One transfer of a model, as its receiver reports what has arrived. Pure: times are arguments."""
+"""One transfer of a model, as its receiver reports what has arrived. Sites and simulation watch hops with it."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+WATCH_SECONDS = 0.25
+"""How often a sender looks whether a hop is slower than predicted."""
 LEAST_WINDOW = 2.0
 """Seconds over which the pace of a transfer is measured, at least; a pause that is shorter is no collapse."""
 WINDOW = 0.1
@@ -24,7 +26,7 @@ class Passage:
 
     def __init__(self, bits: float, predicted_seconds: float, chunk_bits: float, began: float) -> None:
         """`chunk_bits`: what arrives at once, so that less cannot be seen."""
-        self._bits, self._chunk, self._began = bits, chunk_bits, began
+        self._bits, self._chunk, self._began, self._predicted = bits, chunk_bits, began, predicted_seconds
         self._window = max(LEAST_WINDOW, WINDOW * predicted_seconds)
         self._arrived: list[tuple[float, float]] = []
         """(second, bits by then) of the present try; the first is where it starts."""
@@ -51,6 +53,11 @@ class Passage:
         # Of a chunk that is under way nothing is seen.
         return (self._bits - self._arrived[-1][1]) * seconds / max(bits, self._chunk)
 
+    def slowed(self, at: float) -> float | None:
+        """The seconds that are left, where that is more than was predicted for all of it."""
+        left = self.seconds_left(at)
+        return left if left is not None and left > self._predicted else None
+
     def completed(self, at: float) -> Crossing | None:
         """What an acknowledged transfer shows; None where nothing had to travel."""
         if self._paused or len(self._arrived) < 2:
@@ -75,8 +82,8 @@ class Passage:
 
     def _recent(self, at: float) -> tuple[float, float] | None:
         """The bits of the last seconds, and these seconds."""
-        if not self._arrived or at - self._arrived[0][0] < self._window:
-            return None
         since = at - self._window
+        if not self._arrived or since < self._arrived[0][0]:
+            return None
         before = max(bits for second, bits in self._arrived if second <= since)
         return self._arrived[-1][1] - before, self._window
