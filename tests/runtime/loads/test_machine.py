@@ -178,6 +178,30 @@ def test_what_the_site_itself_moves_is_never_taken_for_the_traffic_of_others(sys
     assert found.traffic() == 0.0
 
 
+def test_what_is_left_in_buffers_after_a_probe_is_not_the_traffic_of_others(system: FakeSystem) -> None:
+    found = machine(system)
+    with found.moving():
+        system.run(1.0)
+        system.bytes = {"eth0": 2_000_000}
+    assert found.traffic() == 0.0
+    system.run(0.5)
+    system.bytes = {"eth0": 3_000_000}  # sent by the probe, which has ended
+    assert found.traffic() == 0.0
+
+
+def test_traffic_of_others_that_was_seen_long_ago_counts_no_longer(system: FakeSystem) -> None:
+    found = machine(system)
+    system.run(2.0)
+    system.bytes = {"eth0": 1_000_000}
+    assert found.traffic() == pytest.approx(4e6)
+    for _ in range(10):  # hop after hop, with no time between in which others could be seen
+        with found.moving():
+            system.run(2.0)
+            system.bytes = {"eth0": system.bytes["eth0"] + 9_000_000}
+        seen = found.traffic()
+    assert seen == 0.0
+
+
 def test_a_gpu_that_others_use_is_busy_even_if_the_cores_are_not(system: FakeSystem) -> None:
     samples = [(1, 5, 90), (77, 5, 10), (77, 6, 30)]
     found = machine(system, Nvml(samples))

@@ -31,6 +31,10 @@ class Machine:
 
     LEAST_SECONDS = 0.2
     """The operating system counts in hundredths of a second: a shorter time measures nothing."""
+    SETTLE_SECONDS = 2.0
+    """What this site let go of may lie in buffers, and still be sent, for so long."""
+    STALE_SECONDS = 15.0
+    """An older reading says nothing about now."""
     CHILDREN_SECONDS = 10.0
     """The search for our child processes goes through all processes, so it is done rarely."""
 
@@ -49,7 +53,9 @@ class Machine:
         self._children: list[int] = []
         self._children_at = -math.inf
         self._own = 0
-        self._own_since = False
+        self._own_ended = -math.inf
+        self._traffic_at = -math.inf
+        """When the traffic of others was last seen."""
         self._cpu = _Window(clock(), self._cpu_seconds())
         self._network = _Window(clock(), {"bits": self._network_bits()})
         self._gpu_seen = 0
@@ -70,14 +76,18 @@ class Machine:
     def traffic(self) -> float:
         """bit/s that others send over this machine's network, loopback apart; what they receive takes another way.
 
-        A time in which this site moved something shows nothing about others: the result stays what it was before.
+        A time in which this site moved something shows nothing about others: the result stays what it was before, for
+        a while, and is then 0.
         """
         window, now = self._network, self._clock()
         if now - window.at < self.LEAST_SECONDS:
             return window.result
         bits = self._network_bits()
-        result = window.result if self._own_since else (bits - window.reading["bits"]) / (now - window.at)
-        self._own_since = self._own > 0
+        if self._own == 0 and window.at >= self._own_ended + self.SETTLE_SECONDS:
+            result = (bits - window.reading["bits"]) / (now - window.at)
+            self._traffic_at = now
+        else:
+            result = window.result if now - self._traffic_at < self.STALE_SECONDS else 0.0
         self._network = _Window(now, {"bits": bits}, max(0.0, result))
         return self._network.result
 
@@ -85,11 +95,11 @@ class Machine:
     def moving(self) -> Iterator[None]:
         """While this site sends or receives a model, or probes a link."""
         self._own += 1
-        self._own_since = True
         try:
             yield
         finally:
             self._own -= 1
+            self._own_ended = self._clock()
 
     @property
     def is_moving(self) -> bool:

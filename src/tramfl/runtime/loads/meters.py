@@ -44,6 +44,7 @@ class Meters:
     def read_machine(self) -> None:
         """Take a reading. It is the mean since the last one, so long pauses between two would blur it."""
         self._machine.busy_share()
+        self._machine.traffic()
 
     def available_flops(self) -> float:
         """FLOPS that this site can spare now."""
