@@ -407,7 +407,7 @@ def test_a_transfer_is_given_up_where_the_next_best_node_would_be_done_sooner() 
     assert isinstance(cancel, CancelSend)
     assert cancel.reason == "at this pace the round takes 46 s more, and elsewhere 30 s"
     assert isinstance(node.state.phase, Gathering)
-    assert node.state.phase.attempt.slow == (SlowHop(1, 1e6 / 36.0, cancel.reason),)
+    assert node.state.phase.attempt.slow == (SlowHop(1, 1e6 / 36.0, decision(1).transfer_seconds, cancel.reason),)
     assert node.state.phase.attempt.lost_seconds == 3.0
 
 
@@ -432,6 +432,13 @@ def test_the_node_at_the_end_of_a_slow_link_may_be_chosen_again_at_the_pace_that
     assert assignment is not None
     assert assignment.loads.bandwidth == (math.inf, 1e6 / 36.0, 1e6), "the record has what was decided on"
     assert assignment.lost_seconds == 3.0
+
+
+def test_a_hop_that_is_chosen_again_at_a_slow_pace_is_overdue_as_soon_as_at_its_usual_pace() -> None:
+    node = slow()
+    usual = decision(1).transfer_seconds
+    node.tell(Decided(3.0, node.ticket, replace(decision(1), transfer_seconds=36.0)))
+    assert node.asked(Wake).seconds == node.state.limits.overdue_after(usual, setbacks=1)
 
 
 def test_a_decision_that_is_made_again_says_why() -> None:

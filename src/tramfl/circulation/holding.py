@@ -185,9 +185,16 @@ def decided(state: State, event: Decided) -> Step:
         return train(state, attempt, assignment, transfer_seconds=0.0)
     record = current(state)
     offer = Offer(record.epoch, record.round, record.weights.digest, ticket, assignment)
-    deadline = state.limits.overdue_after(decision.transfer_seconds, state.setbacks)
+    # A multiple of the slow pace could be hours, and a link that has come so far down may as well be dead.
+    predicted = min(decision.transfer_seconds, _usual_seconds(attempt, decision.node))
+    deadline = state.limits.overdue_after(predicted, state.setbacks)
     state = replace(state, phase=Sending(ticket, attempt, assignment, decision.node))
     return state, (SendModel(ticket, decision.node, offer), Wake(ticket, deadline))
+
+
+def _usual_seconds(attempt: Attempt, to: NodeId) -> float:
+    """What a hop was predicted to take before it was given up for its pace; infinite where it was not."""
+    return next((hop.usual_seconds for hop in attempt.slow if hop.to == to), math.inf)
 
 
 def _explained(decision: Decision, attempt: Attempt) -> Decision:
@@ -252,7 +259,8 @@ def send_slowed(state: State, event: SendSlowed) -> Step:
     if elsewhere is None or waiting <= state.limits.detour * elsewhere:
         return state, ()
     reason = f"at this pace the round takes {waiting:.3g} s more, and elsewhere {elsewhere:.3g} s"
-    hop = SlowHop(phase.to, state.model_bits / event.seconds_left, reason)
+    usual = min(phase.assignment.decision.transfer_seconds, _usual_seconds(phase.attempt, phase.to))
+    hop = SlowHop(phase.to, state.model_bits / event.seconds_left, usual, reason)
     others = tuple(other for other in phase.attempt.slow if other.to != phase.to)
     attempt = replace(phase.attempt, slow=(*others, hop))
     return _setback(state, attempt, phase.to, event.at, CancelSend(phase.ticket, reason=reason), may_return=True)

@@ -86,6 +86,8 @@ class SlowHop(Struct, frozen=True):
     to: NodeId
     bandwidth: float
     """At which a hop takes what was left of this one: what has arrived is kept."""
+    usual_seconds: float
+    """What it was predicted to take before its pace was seen."""
     reason: str
 
 
