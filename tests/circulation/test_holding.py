@@ -434,6 +434,14 @@ def test_the_node_at_the_end_of_a_slow_link_may_be_chosen_again_at_the_pace_that
     assert assignment.lost_seconds == 3.0
 
 
+def test_a_policy_that_weighs_no_nodes_decides_again_without_the_one_at_the_end_of_a_slow_link() -> None:
+    node = weighed()
+    node.tell(SendSlowed(3.0, node.ticket, 3600.0))
+    phase = node.state.phase
+    assert isinstance(phase, Gathering)
+    assert (phase.attempt.slow, phase.attempt.excluded) == ((), frozenset({1}))
+
+
 def test_a_hop_that_is_chosen_again_at_a_slow_pace_is_overdue_as_soon_as_at_its_usual_pace() -> None:
     node = slow()
     usual = decision(1).transfer_seconds

@@ -259,11 +259,15 @@ def send_slowed(state: State, event: SendSlowed) -> Step:
     if elsewhere is None or waiting <= state.limits.detour * elsewhere:
         return state, ()
     reason = f"at this pace the round takes {waiting:.3g} s more, and elsewhere {elsewhere:.3g} s"
-    usual = min(phase.assignment.decision.transfer_seconds, _usual_seconds(phase.attempt, phase.to))
+    cancel, decision = CancelSend(phase.ticket, reason=reason), phase.assignment.decision
+    if len(decision.candidates) == 1:
+        # A policy that does not weigh nodes against each other would not see that the link is slow.
+        return _setback(state, phase.attempt, phase.to, event.at, cancel)
+    usual = min(decision.transfer_seconds, _usual_seconds(phase.attempt, phase.to))
     hop = SlowHop(phase.to, state.model_bits / event.seconds_left, usual, reason)
     others = tuple(other for other in phase.attempt.slow if other.to != phase.to)
     attempt = replace(phase.attempt, slow=(*others, hop))
-    return _setback(state, attempt, phase.to, event.at, CancelSend(phase.ticket, reason=reason), may_return=True)
+    return _setback(state, attempt, phase.to, event.at, cancel, may_return=True)
 
 
 def _seconds_elsewhere(state: State, phase: Sending) -> float | None:
