@@ -111,8 +111,8 @@ class LoadModel(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     @property
     def known(self) -> bool:
         """Whether a policy sees the loads themselves."""
-        told = self.prediction.noise if isinstance(self.prediction, Noise) else self.prediction
-        return told in ("oracle", 0)
+        seen = self.prediction.noise if isinstance(self.prediction, Noise) else self.prediction
+        return seen in ("oracle", 0)
 
 
 class Cost(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -189,10 +189,10 @@ def test_a_prediction_is_what_a_site_would_predict_from_the_rounds_before(name: 
     foresight = Foresight(clock, settings, COST, 3, 5, usual_samples=100, looks_ahead=False)
     predictor = predictor_named(name)
     for round_ in range(1, 20):
-        told, _ = foresight.reports(0, round_, 0.0)
+        reported, _ = foresight.reports(0, round_, 0.0)
         expected = predictor.predict()
         actual = source.at(round_)
-        assert told.flops[1] == (actual.flops[1] if expected is None else expected)
+        assert reported.flops[1] == (actual.flops[1] if expected is None else expected)
         predictor.update(actual.flops[1])
 
 
@@ -202,14 +202,16 @@ def test_noise_is_what_it_was_asked_to_be(prediction: float | Noise) -> None:
     clock = RoundClock(load_source(settings, 10, 1), COST)
     foresight = Foresight(clock, settings, COST, 10, 1, usual_samples=100, looks_ahead=False)
     errors = [
-        math.log(told / actual)
+        math.log(reported / actual)
         for round_ in range(1, 40)
-        for told, actual in zip(foresight.reports(0, round_, 0.0)[0].flops, clock.loads(round_).flops, strict=True)
+        for reported, actual in zip(
+            foresight.reports(0, round_, 0.0)[0].flops, clock.loads(round_).flops, strict=True
+        )
     ]
     assert np.std(errors) == pytest.approx(0.5, rel=0.15)
 
 
-def test_rows_have_what_was_told_and_what_was_so() -> None:
+def test_rows_have_what_was_reported_and_what_was_so() -> None:
     rows = rows_of("load-aware", 12, kind="ar1", prediction="last")
     source = load_source(LoadModel(kind="ar1"), 3, 0)
     for row in rows[1:]:

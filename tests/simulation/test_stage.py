@@ -103,15 +103,15 @@ def test_a_schedule_that_nobody_computes_has_the_same_moments_and_transfers_and_
         Mix(metropolis(MESH), "w", "w"),
         Cross(MESH, 0.5),
     ]
-    told = []
+    played = []
     for notes_work in (True, False):
         found = stage()
         found.notes_work = notes_work
         for round_ in range(1, 4):
             found.begin()
-            told.append((found.run(steps, round_, 0.0), found.take_record(), found._values))
+            played.append((found.run(steps, round_, 0.0), found.take_record(), found._values))
         assert bool(found.work) == notes_work
-    assert told[:3] == told[3:]
+    assert played[:3] == played[3:]
 
 
 def test_an_exchange_of_duals_that_a_node_does_not_have_is_refused_in_one_sentence() -> None:

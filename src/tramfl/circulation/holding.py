@@ -7,8 +7,8 @@
 
 A step that fails or is overdue is a setback: the round is decided again without the node that failed. Every
 deadline is a multiple of the predicted time plus a slack, and doubles with every setback in a row. A hop that is
-given up for its pace alone is a setback too. Its receiver may be chosen again, over a link as slow as it was seen: so
-its labels stay in the balance.
+given up for its pace alone is a setback too. A policy that weighs nodes may choose its receiver again, over a link as
+slow as it was seen: so its labels stay in the balance.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from tramfl.circulation.custody import MemoryRegister, Record, Versioned
 from tramfl.circulation.holding import reports_noted
 from tramfl.circulation.machine import advance
 from tramfl.circulation.passage import WATCH_SECONDS, Passage
-from tramfl.circulation.phases import Assignment, Copy, Limits, Offer, Sending, State
+from tramfl.circulation.phases import Assignment, Copy, Limits, Offer, State
 from tramfl.config import LoadModel
 from tramfl.draws import deciding
 from tramfl.notation import Digest, ModelCost, NodeId
@@ -103,6 +103,8 @@ class Process:
         """Whether it was asked to end: it refuses its peers from then on."""
         self.cut_off = False
         """Whether this life cannot reach the register, whatever its node's links are like."""
+        self.sending: set[int] = set()
+        """The tickets of its transfers that are under way."""
 
     @property
     def node(self) -> NodeId:
@@ -401,6 +403,7 @@ class World:
             at = self.clock.now + seconds / 2
             self._tell(process, seconds / 2, on.SendFailed(at, command.ticket))
         elif receiver is not None:
+            process.sending.add(command.ticket)
             self.clock.after(seconds, self._arrive, process, receiver, command, seconds)
             assignment = command.offer.assignment
             if self._watches and assignment is not None and seconds > 0:
@@ -418,7 +421,7 @@ class World:
 
     def _watch(self, process: Process, command: do.SendModel, passage: Passage, before: float) -> None:
         """Look at the pace of a hop, and what is left of it, while it is under way."""
-        if not _is_sending(process, command):
+        if command.ticket not in process.sending:
             return
         assert isinstance(self.load_clock, SlotClock)
         now, what = self.clock.now, (command.to, command.offer.digest)
@@ -431,10 +434,12 @@ class World:
 
     def _arrive(self, sender: Process, receiver: Process, command: do.SendModel, seconds: float) -> None:
         """The last byte is due: does it get there?"""
+        given_up = command.ticket not in sender.sending
+        sender.sending.discard(command.ticket)
         if not self._linked(sender.node, receiver.node) or not sender.alive:
             return
-        if self._calm and command.offer.assignment is not None and not _is_sending(sender, command):
-            return  # It was given up.
+        if given_up and self._calm and command.offer.assignment is not None:
+            return
         if receiver.alive and self.conditions.lies(receiver.node):
             self._reply(receiver.node, sender.node, command.offer.ticket, on.Acknowledged)
         elif receiver.alive and command.offer.digest in self.poisoned:
@@ -526,7 +531,10 @@ class World:
             if not any(digest in other.disk for other in chain(reversed(self.sites), self.former)):
                 self.learner.discard(digest)
 
-    def _cancel(self, process: Process, command: do.CancelSend | do.CancelTraining) -> None:
+    def _cancel_send(self, process: Process, command: do.CancelSend) -> None:
+        process.sending.discard(command.ticket)
+
+    def _cancel_training(self, process: Process, command: do.CancelTraining) -> None:
         """Nothing to do: the answer, should it still come, carries a ticket that no longer matters."""
 
     def _finish_round(self, process: Process, command: do.CloseRound) -> None:
@@ -629,12 +637,6 @@ class World:
         self._look_after_holder()
 
 
-def _is_sending(process: Process, command: do.SendModel) -> bool:
-    """Whether a process still sends what it was told to send."""
-    phase = process.state.phase
-    return isinstance(phase, Sending) and phase.ticket == command.ticket
-
-
 def _not_accepted(at: float, ticket: int) -> on.SendFailed:
     return on.SendFailed(at, ticket, not_accepted=True)
 
@@ -644,8 +646,8 @@ _CARRY_OUT: dict[type[do.Command], Callable[[World, Process, Any], None]] = {
     do.Decide: World._decide,
     do.Wake: World._wake,
     do.SendModel: World._send_model,
-    do.CancelSend: World._cancel,
-    do.CancelTraining: World._cancel,
+    do.CancelSend: World._cancel_send,
+    do.CancelTraining: World._cancel_training,
     do.Acknowledge: World._acknowledge,
     do.Refuse: World._refuse,
     do.Train: World._train,

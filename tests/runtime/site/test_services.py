@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from tests.runtime.sites import played
 from tramfl.runtime.site.services import RightOfWay
@@ -20,12 +21,11 @@ async def test_a_copy_goes_on_once_the_probe_and_the_hop_that_began_during_it_ha
             await asyncio.sleep(0)
 
     assert way.is_free
-    probe, hop = way.first(), way.first()
-    with probe:
-        copying = asyncio.create_task(copy())
-        hop.__enter__()
-    await asyncio.sleep(0)
-    assert (sent, way.is_free) == (0, False)  # the probe is over, the hop is not
-    hop.__exit__(None, None, None)
+    with contextlib.ExitStack() as hop:
+        with way.first():  # a probe
+            copying = asyncio.create_task(copy())
+            hop.enter_context(way.first())
+        await asyncio.sleep(0)  # the copy's turn
+        assert (sent, way.is_free) == (0, False)  # the probe is over, the hop is not
     await copying
     assert (sent, way.is_free) == (3, True)
