@@ -25,7 +25,9 @@ from tramfl.config import TrainingSettings
 from tramfl.notation import BadInput, Decision, Habit, ModelCost, Outlook
 from tramfl.record import Row
 from tramfl.runtime.roster import Roster
-from tramfl.runtime.site.driver import KEPT_TAPES, Driver, DriverEnded, with_names
+from tramfl.runtime.site.deciding import with_names
+from tramfl.runtime.site.driver import Driver, DriverEnded
+from tramfl.runtime.site.tapes import KEPT_TAPES
 from tramfl.runtime.training.workshop import Build, NewWeights, Workshop
 from tramfl.runtime.transport import Unreachable
 from tramfl.runtime.weights.store import WeightStore
