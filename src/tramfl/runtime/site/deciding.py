@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,7 +11,7 @@ from msgspec.structs import replace
 from tramfl.circulation import commands as do
 from tramfl.notation import Counts, Decision, ModelCost, NodeId
 from tramfl.runtime.journal import Log
-from tramfl.scheduling.policy import Policy, check_decision
+from tramfl.scheduling.policy import Policy, check_decision, with_names
 
 
 class Decider:
@@ -37,13 +36,3 @@ class Decider:
             self._log("not-decided", reason=f"{type(error).__name__}: {error}")
             why = "Nobody trains: the policy failed, see this site's log."
             return Decision(self._name, None, (0,) * held.shape[1], 0.0, 0.0, self._wait_seconds, why)
-
-
-def with_names(reason: str, names: Sequence[str]) -> str:
-    """A policy's reason with the sites' names in place of their numbers."""
-
-    def named(found: re.Match[str]) -> str:
-        number = int(found[1])
-        return names[number] if number < len(names) else found[0]
-
-    return re.sub(r"\b[Nn]ode (\d+)\b", named, reason)
