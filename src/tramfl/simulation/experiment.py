@@ -125,7 +125,7 @@ class _KeepsLast:
         return child
 
     def discard(self, digest: Digest) -> None:
-        """Later."""
+        """Note it; `release` discards it when the next round begins."""
         self._dropped.add(digest)
 
     def release(self) -> None:

@@ -84,7 +84,7 @@ class Participation:
 
     @property
     def _next(self) -> Path:
-        """Holds the one run that was prepared and has not begun: whatever is asked, it grows no further."""
+        """The folder of the run that was prepared and has not begun: never more than one, whatever peers ask."""
         return self._member.folder / "next"
 
     def _opened(self, record: Record) -> WeightStore:

@@ -1,4 +1,4 @@
-"""What a driver needs of its site: loads, transfers, and somebody to report to. `services.py` has it all."""
+"""What a driver needs of its site: loads, transfers, and a place to report to. `services.py` implements it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Surroundings(Protocol):
         ...
 
     def trained(self, samples: int, seconds: float) -> None:
-        """A training took so long."""
+        """A training of this many samples took `seconds`."""
         ...
 
     def objection(self, made: NewWeights) -> str | None:
