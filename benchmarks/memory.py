@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from tramfl.config import Cost, Evaluation, Partition, Scenario, TrainingSettings
 from tramfl.learning.app import App
 from tramfl.learning.data.own import Data
-from tramfl.learning.training.learner import build_learner
+from tramfl.learning.training.building import build_learner
 
 FLOATS = 1 << 16
 """Numbers in a sample: a quarter of a megabyte."""

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from tramfl.config import Budget
 from tramfl.learning.model.codec import Array, dither, dither_key
 from tramfl.learning.model.coded_files import RawFile
-from tramfl.learning.training.learner import build_learner
+from tramfl.learning.training.building import build_learner
 from tramfl.simulation.grid import play_cell
 from tramfl.simulation.play import Request
 from tramfl.simulation.scenarios import scenario_named

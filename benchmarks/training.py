@@ -37,7 +37,8 @@ from tramfl.learning.app import App
 from tramfl.learning.data.datasets import Dataset, load_dataset
 from tramfl.learning.data.own import Data
 from tramfl.learning.model.networks import build_network
-from tramfl.learning.training.learner import Learner, build_learner
+from tramfl.learning.training.building import build_learner
+from tramfl.learning.training.learner import Learner
 from tramfl.learning.training.samples import ImageSamples
 from tramfl.learning.training.site import build_site_learner
 from tramfl.simulation.experiment import Experiment, Setting

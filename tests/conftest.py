@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil  # type: ignore[import-untyped]
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -185,7 +184,9 @@ def ended(process: subprocess.Popen[str], seconds: float = PATIENCE) -> Done:
 
 
 def wait_until_gone(pid: int) -> None:
-    """Until a process has ended, whoever its parent is."""
+    """Until a process has ended, whichever process is its parent."""
+    import psutil  # type: ignore[import-untyped]  # no part of the base install, whose tests read this file too
+
     until = time.monotonic() + PATIENCE
     while psutil.pid_exists(pid):
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -36,6 +36,8 @@ done
 [ "${TESTS:-yes}" = no ] && exit 0
 "$bin/python" -m pip install --quiet pytest pytest-timeout hypothesis
 cd "$root"
+# Left out: what compares with other solvers, and what trains or draws a page. They are no part of the base install.
 "$bin/python" -m pytest -p no:cacheprovider tests/scheduling tests/circulation tests/record tests/test_config.py \
     tests/test_draws.py tests/test_notation.py tests/test_purity.py tests/cli/test_plan.py tests/cli/test_faults.py \
-    --ignore=tests/scheduling/test_water_level.py  # compares with other solvers, which are no part of the base install
+    --ignore=tests/scheduling/test_water_level.py --ignore=tests/scheduling/test_clairvoyant.py \
+    --ignore=tests/record/test_schema.py

@@ -146,10 +146,15 @@ class Scene:
         for process in living:
             process.send_signal(signal.SIGSTOP)
         try:
-            # What a site asked of the register before it was stopped may still be done.
+            self.wait("stop of every site", lambda: all(_is_stopped(process.pid) for process in living))
+            # What a site asked of the register before it was stopped may still be done. What etcd has taken up it
+            # writes before the mark, however long its disk takes.
             record = self.record()
             while True:
                 time.sleep(0.3)
+                if self.cluster is not None:
+                    mark = {"key": "bWFyaw==", "value": "bWFyaw=="}  # beside the keys of the federation
+                    self.cluster.ask("kv/put", mark).raise_for_status()
                 if (later := self.record()) == record:
                     break
                 record = later
@@ -241,7 +246,7 @@ class Scene:
         check_disks(self.record(), [self.federation.site_folder(name) / "state" for name in self.names])
 
     def check_processes(self) -> None:
-        """No site ended by itself, and whoever was killed left nothing behind."""
+        """No site ended by itself, and no process that was killed left anything behind."""
         killed = {pid for _, pid in self._killed}
         for name, process in self.federation.processes.items():
             assert process.poll() is None or process.pid in killed | self._ended, (
@@ -250,6 +255,12 @@ class Scene:
         broken = [e for n in self.names for e in self.federation.events(n) if e["event"] in UNWANTED]
         assert not broken, broken
         self.wait("end of what killed sites left behind", lambda: not any(map(_left_behind, killed)))
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether no thread of a process runs: one that waits for the disk stops only after that."""
+    states = [stat.read_text().rpartition(")")[2].split()[0] for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(state == "T" for state in states)
 
 
 def _left_behind(session: int) -> bool:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from tramfl.notation import BadInput, Decision, Ledger, Loads, ModelCost, NodeId
 from tramfl.scheduling import PolicySettings, policy_named, policy_names
-from tramfl.scheduling.policy import as_policy, check_decision
+from tramfl.scheduling.policy import as_policy, check_decision, with_names
 
 NAN, INF = math.nan, math.inf
 BUILT_IN = ("load-aware", "random", "time-first", "variance-first", "tram", "express")
@@ -728,3 +728,8 @@ def test_what_is_no_policy_is_refused(thing: Any, complaint: str) -> None:
     with pytest.raises(BadInput) as caught:
         as_policy(thing, PolicySettings())
     assert complaint in str(caught.value)
+
+
+def test_a_reason_has_the_names_of_the_nodes_and_not_their_numbers() -> None:
+    said = with_names("Node 1 trains 5 samples, against 3 at node 0; label 1 and node 12 stay.", ("north", "south"))
+    assert said == "south trains 5 samples, against 3 at north; label 1 and node 12 stay."

@@ -18,7 +18,7 @@ import tramfl
 from tests.simulation.hand_clock import HandClock
 from tramfl.config import Budget, LoadModel, Partition
 from tramfl.learning.data.datasets import load_dataset
-from tramfl.learning.training.learner import threads_as_they_were
+from tramfl.learning.threads import threads_as_they_were
 from tramfl.learning.training.peers import PeerLearner
 from tramfl.methods import method_named, method_names, with_method
 from tramfl.notation import BadInput

@@ -405,8 +405,8 @@ def test_the_search_finds_a_planted_bug_within_1000_schedules_and_again_in_the_s
     plant: Callable[[pytest.MonkeyPatch], None], number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    first = BEGIN.get(plant, 0)
-    found = ((seed, broken) for seed in range(first, first + 1000) if (broken := try_schedule(seed)) is not None)
+    seeds = range(BEGIN.get(plant, 0), 1000)
+    found = ((seed, broken) for seed in seeds if (broken := try_schedule(seed)) is not None)
     seed, broken = next(found, (None, ""))
     assert seed is not None, "1,000 schedules did not find it"
     print(f"{plant.__name__}: found by seed {seed}, {broken}")

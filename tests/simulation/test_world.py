@@ -17,7 +17,7 @@ from tramfl.notation import Counts, ModelCost
 from tramfl.record import Row, Scores, row_of
 from tramfl.scheduling.policy import PolicySettings, policy_named, policy_names
 from tramfl.simulation.api import simulate
-from tramfl.simulation.conditions import REGISTER, Calm
+from tramfl.simulation.conditions import REGISTER, Calm, Conditions
 from tramfl.simulation.experiment import Experiment
 from tramfl.simulation.loads import LoadSource, ReplayedLoads, load_source
 from tramfl.simulation.scenarios import LAYOUTS, scenario_named
@@ -92,7 +92,9 @@ def test_the_same_seed_gives_the_same_rows_byte_for_byte_and_another_seed_others
     assert msgspec.json.encode(first) != msgspec.json.encode(other)
 
 
-def small_world(policy: str = "load-aware", loads: LoadSource | None = None) -> tuple[World, list[Row]]:
+def small_world(
+    policy: str = "load-aware", loads: LoadSource | None = None, conditions: Conditions | None = None
+) -> tuple[World, list[Row]]:
     held: Counts = np.array([[60, 0, 30], [0, 60, 30], [30, 30, 0]])
     rows: list[Row] = []
 
@@ -106,6 +108,7 @@ def small_world(policy: str = "load-aware", loads: LoadSource | None = None) -> 
         cost=ModelCost(1e10, 1e8),
         loads=loads or load_source(LoadModel(), 3, seed=4),
         seed=4,
+        conditions=conditions,
         close_round=close,
     )
     return world, rows
@@ -186,14 +189,13 @@ def test_a_run_without_any_live_node_stands_still_and_goes_on_from_the_disks() -
 
 
 def test_a_lease_runs_out_even_if_the_node_was_restarted_out_of_reach_of_the_register() -> None:
-    world, _ = small_world()
     reachable = True
 
     class Cut(Calm):
         def connected(self, one: int, other: int) -> bool:
             return reachable or REGISTER not in (one, other)
 
-    world.conditions = Cut()
+    world, _ = small_world(conditions=Cut())
     world.start()
     world.run(lambda: world.clock.now > 1.0)
     reachable = False
@@ -202,7 +204,7 @@ def test_a_lease_runs_out_even_if_the_node_was_restarted_out_of_reach_of_the_reg
     ended = world.clock.now + 6.0
     world.clock.after(6.0, lambda: None)
     world.run(lambda: world.clock.now >= ended)
-    assert 0 not in world.leases
+    assert 0 not in world.register.leases
 
 
 def test_a_resumed_run_goes_on_as_if_it_had_not_stopped() -> None:

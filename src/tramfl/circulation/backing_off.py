@@ -4,8 +4,9 @@ A node fails where a model did not reach it, or where it held the model and was 
 the rounds that this node decides; other holders find out for themselves. A round of its own that becomes safe, which
 takes another node that has it, clears it.
 
-Where rounds are short, waiting for a node in vain costs many of them. On a real clock, one that fails again is also
-left out for 4 times as long as that took, then 8, then 16 times, so that it never costs more than a part of the time.
+Where rounds are short, the wait for a node that fails costs many of them. On a real clock, a node that fails again is
+also left out for 4 times as long as that took, then 8, then 16 times, so that it never costs more than a part of the
+time.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def done(state: State, event: Swapped) -> Step:
 
 
 def in_doubt(state: State, event: RegisterSilent) -> Step:
-    """Answer that nobody knows; a persistent order is tried again later."""
+    """Answer that the order may have been carried out or not; a persistent order is tried again later."""
     order = _order(state, event.ticket)
     if not order.persistent:
         return _answer(state, order, None)

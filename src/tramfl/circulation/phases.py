@@ -346,11 +346,6 @@ class State(Struct, frozen=True):
     """Whether the time between the steps of a round counts, as it does on a real clock. In virtual time there is
     none, and the difference of two moments would bring rounding errors into the record."""
 
-    @property
-    def follows(self) -> bool:
-        """Whether another node holds the model, and this one does nothing but follow the record."""
-        return isinstance(self.phase, Following)
-
     def has(self, digest: Digest) -> bool:
         """Whether these weights are on this node's disk."""
         return any(copy.digest == digest for copy in self.copies)

@@ -1,8 +1,8 @@
 """What the register answers to a proposed change.
 
-A swap is made, refused, or goes unanswered; then nobody knows. In the last two cases the change is put to the
-record as it is now: it may have landed already, may still fit and be proposed again, or fit no more. In the last case
-the node is what the record says.
+A swap is made, refused, or goes unanswered; without an answer it may have been made or not. In the last two cases the
+change is put to the record as it is now: it may have landed already, may still fit and be proposed again, or fit no
+more. Where it fits no more, the node is what the record says.
 """
 
 from __future__ import annotations

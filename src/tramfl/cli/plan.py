@@ -14,7 +14,7 @@ from rich.table import Table
 
 from tramfl.cli.options import Format, FormatOption
 from tramfl.notation import Decision, NodeId
-from tramfl.simulation.planning import Plan, decide, read_plan, with_names
+from tramfl.simulation.planning import Plan, decide, read_plan, reason_of
 
 
 def plan(
@@ -25,7 +25,7 @@ def plan(
     state = read_plan(file)
     decision = decide(state)
     if format is Format.json:
-        named = replace(decision, reason=with_names(state, decision.reason))
+        named = replace(decision, reason=reason_of(state, decision))
         print(msgspec.json.format(msgspec.json.encode(named), indent=2).decode())
     else:
         _print(state, decision)
@@ -58,7 +58,7 @@ def _print(state: Plan, decision: Decision) -> None:
             table.add_row(str(number), _name(state, number), *[""] * 6, "no report", style="dim")
     console = Console(highlight=False)
     console.print(table)
-    console.print(with_names(state, decision.reason), markup=False)
+    console.print(reason_of(state, decision), markup=False)
     if decision.node is not None:
         console.print(f"Samples of each label: {', '.join(map(str, decision.samples))}.")
 

@@ -16,7 +16,7 @@ from tramfl.cli.report import write_report
 from tramfl.config import Scenario
 from tramfl.methods import method_named, with_method
 from tramfl.notation import BadInput
-from tramfl.record import RunFolder, write_atomically
+from tramfl.record import write_atomically
 from tramfl.reporting import load_runs, write_figures
 from tramfl.reporting.bars import bars_tables
 from tramfl.reporting.paper import POLICIES, TARGETS
@@ -26,7 +26,7 @@ from tramfl.reporting.runs import Run
 from tramfl.reporting.summary import OURS
 from tramfl.simulation.grid import cells
 from tramfl.simulation.play import Request
-from tramfl.simulation.reference import iid_reference, own_targets, with_targets
+from tramfl.simulation.reference import own_targets, reference_run, with_targets
 from tramfl.simulation.scenarios import scenario_named
 
 QUICK_SAMPLES = 20_000
@@ -126,10 +126,9 @@ def _scenario(
 
 def _own_targets(like: Scenario, template: Request, out: Path, quiet: bool) -> tuple[float, ...]:
     """The targets that a run on IID data sets; it is played first."""
-    reference = iid_reference(like)
-    folder = out / "reference" / reference.name
-    play_grid([replace(template, scenario=reference, out=folder, threads=1)], 1, None, quiet)
-    return own_targets(RunFolder(folder), TARGETS["cifar10"])
+    request, folder = reference_run(template, like, out)
+    play_grid([request], 1, None, quiet)
+    return own_targets(folder, TARGETS["cifar10"])
 
 
 def _conclude(folders: list[Path], out: Path, quiet: bool, tables_of: Callable[[Sequence[Run]], str]) -> None:

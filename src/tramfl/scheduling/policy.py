@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -214,6 +215,16 @@ def check_decision(decision: object, loads: Loads, held: NDArray[np.int64]) -> D
             idle_seconds=idle,
         )
     raise BadInput(f"policy `{decision.policy}` decided {wrong}.")
+
+
+def with_names(reason: str, names: Sequence[str | None]) -> str:
+    """A policy's reason with the names of nodes in place of their numbers, where they have names."""
+
+    def named(found: re.Match[str]) -> str:
+        number = int(found[1])
+        return (names[number] if number < len(names) else None) or found[0]
+
+    return re.sub(r"\b[Nn]ode (\d+)\b", named, reason)
 
 
 def _is_duration(seconds: object) -> bool:

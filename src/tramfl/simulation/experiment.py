@@ -27,7 +27,8 @@ from tramfl.scheduling.guards import guarded
 from tramfl.scheduling.policy import Policy, PolicySettings, as_policy, policy_named
 from tramfl.simulation.loads import LoadSource, ReplayedLoads, load_source
 from tramfl.simulation.own_loads import checked
-from tramfl.simulation.world import NullLearner, RunTrainer, World
+from tramfl.simulation.roles import NullLearner, RunTrainer
+from tramfl.simulation.world import World
 
 
 class Judge(Protocol):
@@ -124,7 +125,7 @@ class _KeepsLast:
         return child
 
     def discard(self, digest: Digest) -> None:
-        """Later."""
+        """Note it; `release` discards it when the next round begins."""
         self._dropped.add(digest)
 
     def release(self) -> None:

@@ -39,8 +39,10 @@ from tramfl.simulation.fault_schedules import (
     Twin,
     schedule_of,
 )
+from tramfl.simulation.lives import Process
 from tramfl.simulation.loads import load_source
-from tramfl.simulation.world import NullLearner, Process, World
+from tramfl.simulation.roles import NullLearner
+from tramfl.simulation.world import World
 
 ROUNDS_AFTER = 5
 """Once all is well again, a run that was not stopped must do this many rounds more."""
@@ -109,7 +111,7 @@ class Trial:
             counts_overhead=True,
         )
         # A holder lost, a grace, a gathering, the longest deadline with every doubling, and one round.
-        stall = 3 * self.world.lease_seconds + limits.takeover_grace + limits.load_reply
+        stall = 3 * self.world.register.lease_seconds + limits.takeover_grace + limits.load_reply
         stall += limits.overdue_after(_SLOWEST_SECONDS, setbacks=4) + 3 * _SLOWEST_SECONDS
         self._invariants = Invariants(record, self._disk, stall, limits.unsafe_rounds)
         self._able_since: float | None = 0.0
@@ -159,7 +161,7 @@ class Trial:
     def _resume(self) -> None:
         if self.world.register.read().record.status == "paused":
             self._order(0, SetStatus(0, "running"))
-            self.world.clock.after(self.world.lease_seconds, self._resume)
+            self.world.clock.after(self.world.register.lease_seconds, self._resume)
 
     # What goes wrong, and what is ordered.
 
@@ -182,7 +184,7 @@ class Trial:
             self._lie(fault)
         for process, (heard, _) in self._in_touch().items():
             if process in reached and reached[process][0] and not heard:
-                self.world.out_of_touch(process.node)
+                self.world.register.out_of_touch(process.node)
 
     def _end(self, fault: Fault) -> None:
         reached = self._in_touch()
@@ -197,7 +199,7 @@ class Trial:
         elif isinstance(fault, Twin):
             for process in self.world.former:
                 process.cut_off = process.cut_off and process.node != fault.node
-            self.world.in_touch(fault.node)
+            self.world.register.in_touch(fault.node)
         elif fault in self.storm.active:
             self.storm.active.remove(fault)
         back = [
@@ -206,7 +208,7 @@ class Trial:
             if any(works and not worked for works, worked in zip(now, reached.get(process, now), strict=True))
         ]
         for node in dict.fromkeys(back):
-            self.world.in_touch(node)
+            self.world.register.in_touch(node)
 
     def _operate(self, fault: Pause | Stop | Backward | Join | Remove) -> None:
         """Give the order that a schedule has in place of a fault."""
@@ -303,9 +305,9 @@ class Trial:
 
     def _in_touch(self) -> dict[Process, tuple[bool, bool]]:
         """Of each process: whether the register hears it and keeps its lease, and whether it hears the register."""
-        latest = {p: (self.world.is_heard(p.node), self.world.hears(p)) for p in self.world.sites}
+        latest = {p: (self.world.register.is_heard(p.node), self.world.register.hears(p)) for p in self.world.sites}
         # An earlier life has no lease. It must notice that also where the later one is gone by then.
-        return latest | {p: (False, self.world.hears(p)) for p in self.world.former}
+        return latest | {p: (False, self.world.register.hears(p)) for p in self.world.former}
 
     def _can_move(self, record: Record) -> bool:
         """Whether nothing keeps a run from its next round, or one that is not running from a second disk."""
@@ -362,10 +364,12 @@ class Trial:
             self._check_lives(now)
 
     def _check_lives(self, now: float) -> None:
-        beside = [p for p in self.world.former if self.world.is_superseded(p) and self.world.in_reach(p)]
+        beside = [
+            p for p in self.world.former if self.world.register.is_superseded(p) and self.world.register.in_reach(p)
+        ]
         self._beside = {p: self._beside.get(p, now) for p in beside}
         for process, since in self._beside.items():
-            self._invariants.doubled(process.node, now - since, self.world.lease_seconds)
+            self._invariants.doubled(process.node, now - since, self.world.register.lease_seconds)
 
 
 def _holdings(rng: np.random.Generator, nodes: int) -> np.ndarray:

@@ -27,7 +27,7 @@ from tramfl.record import RunFolder, Summary, folder_name
 from tramfl.simulation.play import Request, check_way, play
 from tramfl.simulation.scenarios import difference
 
-TRAINING = "tramfl.learning.training.learner"
+TRAINING = "tramfl.learning.training.building"
 """The module that imports PyTorch."""
 CANCEL_SECONDS = 30.0
 """How long interrupted runs on a Ray cluster may take to save themselves."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +13,7 @@ from msgspec import Meta, Struct
 from tramfl.config import NotNegative, Positive, read_toml, settings_from
 from tramfl.draws import deciding
 from tramfl.notation import PAPER_VARIANCE_LIMIT, BadInput, Decision, Ledger, Loads, ModelCost, NodeId
-from tramfl.scheduling.policy import PolicySettings, check_decision, policy_named
+from tramfl.scheduling.policy import PolicySettings, check_decision, policy_named, with_names
 
 Count = Annotated[int, Meta(ge=0, le=2**40)]
 
@@ -123,11 +122,6 @@ def decide(state: Plan) -> Decision:
     return check_decision(decision, loads, held)
 
 
-def with_names(state: Plan, reason: str) -> str:
-    """A reason with the names of the nodes in place of their numbers."""
-
-    def name(found: re.Match[str]) -> str:
-        node = int(found[1])
-        return (state.nodes[node].name if node < len(state.nodes) else None) or found[0]
-
-    return re.sub(r"\b[Nn]ode (\d+)\b", name, reason)
+def reason_of(state: Plan, decision: Decision) -> str:
+    """The reason of a decision with the names of the nodes in place of their numbers."""
+    return with_names(decision.reason, [node.name for node in state.nodes])

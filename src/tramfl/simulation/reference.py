@@ -7,11 +7,13 @@ reach other accuracies, and with them the paper's targets may be out of reach, o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from msgspec.structs import replace
 
 from tramfl.config import Budget, Partition, Scenario
 from tramfl.record import RunFolder
+from tramfl.simulation.play import Request
 
 IMAGENET_ACCURACY = 0.93
 """What a ResNet-18 pre-trained on ImageNet is commonly said to reach on CIFAR-10; a reference point, not measured."""
@@ -30,6 +32,13 @@ def iid_reference(like: Scenario) -> Scenario:
         partition=Partition(layout="iid", nodes=10),
         budget=Budget(samples=REFERENCE_SAMPLES, seconds=like.budget.seconds),
     )
+
+
+def reference_run(template: Request, like: Scenario, out: Path) -> tuple[Request, RunFolder]:
+    """The run that sets targets, and its folder below `out`; on one core, as its last digits depend on how many."""
+    reference = iid_reference(like)
+    folder = out / "reference" / reference.name
+    return replace(template, scenario=reference, out=folder, threads=1), RunFolder(folder)
 
 
 def own_targets(reference: RunFolder, papers: Sequence[float]) -> tuple[float, ...]:

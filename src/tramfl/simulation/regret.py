@@ -14,7 +14,7 @@ from tramfl.config import Budget
 from tramfl.record import Regret
 from tramfl.simulation.experiment import Experiment
 from tramfl.simulation.loads import LoadSource
-from tramfl.simulation.world import NullLearner
+from tramfl.simulation.roles import NullLearner
 
 MOST_ROUNDS = 10
 """The twin is given up after this many times the rounds of its run."""

@@ -146,7 +146,8 @@ def with_training(
     if scenario.partition.held is not None:
         raise BadInput("partition.held is a table of counts without data: add --no-training, or leave the key out.")
     try:
-        from tramfl.learning.training.learner import build_learner, data_of, use_threads
+        from tramfl.learning.threads import use_threads
+        from tramfl.learning.training.building import build_learner, data_of
     except ImportError as error:
         raise BadInput(
             f"training needs {error.name}: install it with pip install 'tramfl[torch]', or add --no-training."
@@ -218,7 +219,7 @@ def at_its_rate(scenario: Scenario) -> Scenario:
 def torch_left_alone() -> AbstractContextManager[None]:
     """The caller's own work with PyTorch goes on as it was."""
     try:
-        from tramfl.learning.training.learner import threads_as_they_were
+        from tramfl.learning.threads import threads_as_they_were
     except ImportError:
         return nullcontext()  # a run that trains reports that it is missing
     return threads_as_they_were()

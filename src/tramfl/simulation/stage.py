@@ -91,7 +91,7 @@ class _Arrivals(dict[Place, Moment]):
         return super().get(place, default)
 
     def copy(self) -> _Arrivals:
-        """The same, as it was at first."""
+        """A copy of the arrivals as they were first given."""
         return _Arrivals(self._others, self._start, self._seconds)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tramfl.circulation import commands as do
 from tramfl.circulation import events as on
 from tramfl.circulation.changes import OrderedChange
-from tramfl.circulation.custody import MemoryRegister, Record, Versioned
+from tramfl.circulation.custody import Record
 from tramfl.circulation.holding import reports_noted
 from tramfl.circulation.machine import advance
 from tramfl.circulation.passage import WATCH_SECONDS, Passage
@@ -32,89 +32,16 @@ from tramfl.scheduling.policy import Policy, check_decision
 from tramfl.simulation.clock import Clock
 from tramfl.simulation.conditions import REGISTER, Calm, Conditions
 from tramfl.simulation.foresight import Foresight
+from tramfl.simulation.lives import Lives, Process
 from tramfl.simulation.load_clock import LoadClock, RoundClock, SlotClock
 from tramfl.simulation.loads import LoadSource
+from tramfl.simulation.register import WorldRegister
+from tramfl.simulation.roles import NullLearner, RunTrainer, Watcher
 
 CARELESS = Limits(unsafe_rounds=1 << 62, unsafe_seconds=math.inf)
 """For the paper's experiments: nothing fails, so no node ships a background copy, or waits for one."""
 SLOW_AFTER = 2.0
 """Seconds after which a sender sees how slow a transfer is."""
-
-
-class RunTrainer(Protocol):
-    """Trains weights; a digest stands for them."""
-
-    def train(self, node: NodeId, parent: Digest, samples: tuple[int, ...], round_: int, /) -> Digest:
-        """Train `parent` at `node` on `samples[c]` samples of each label c."""
-        ...
-
-    def discard(self, digest: Digest, /) -> None:
-        """No node keeps these weights any longer."""
-        ...
-
-
-class NullLearner:
-    """Trains nothing: for runs that are only about the schedule."""
-
-    def __init__(self) -> None:
-        self._trained = 0
-
-    def train(self, node: NodeId, parent: Digest, samples: tuple[int, ...], round_: int) -> Digest:
-        """A new name for every training."""
-        self._trained += 1
-        return f"w{self._trained}"
-
-    def discard(self, digest: Digest) -> None:
-        """Nothing is kept."""
-
-
-class Watcher(Protocol):
-    """Sees what happens in a world; raises where an invariant is broken."""
-
-    def swapped(self, author: NodeId, epoch: int, before: Record, after: Record) -> None:
-        """`author`, acting under `epoch`, changed the record."""
-        ...
-
-    def trained(self, parent: Digest, digest: Digest, samples: tuple[int, ...], accepted: bool) -> None:
-        """Weights came into being; `accepted`: the node that trained them found them acceptable."""
-        ...
-
-    def answered(self, order: int, record: Record | None) -> None:
-        """A node answered an order."""
-        ...
-
-    def departed(self, process: Process, command: do.Depart) -> None:
-        """A process ended by itself."""
-        ...
-
-    def stepped(self) -> None:
-        """An event was dealt with."""
-        ...
-
-
-class Process:
-    """One life of a node, and its disk. A node that is started again is another process, with other tickets."""
-
-    def __init__(self, state: State, disk: dict[Digest, Copy]) -> None:
-        self.state = state
-        self.disk = disk
-        self.alive = False
-        self.leaving = False
-        """Whether it was asked to end: it refuses its peers from then on."""
-        self.cut_off = False
-        """Whether this life cannot reach the register, whatever its node's links are like."""
-        self.sending: set[int] = set()
-        """The tickets of its transfers that are under way."""
-
-    @property
-    def node(self) -> NodeId:
-        """The node whose life this is."""
-        return self.state.me
-
-    @property
-    def incarnation(self) -> int:
-        """How many lives the node has had with this one."""
-        return self.state.ticket >> 32
 
 
 class World:
@@ -142,14 +69,12 @@ class World:
     ) -> None:
         """`counts_overhead`: whether what passes between the steps of a round belongs to the run's time."""
         self.clock = Clock(record.weights.since)
-        self.register = MemoryRegister(record)
         self.policy, self.held, self.cost, self.seed = policy, held, cost, seed
         self.learner: RunTrainer = learner or NullLearner()
         self.conditions: Conditions = conditions or Calm()
         self.watcher = watcher
         self._calm = type(self.conditions) is Calm and watcher is None
         """Whether nothing can fail and nobody watches the steps."""
-        self.lease_seconds, self.register_timeout = lease_seconds, register_timeout
         self._close_round = close_round
         load_model = load_model or LoadModel()
         slots = load_model.clock == "slot"
@@ -171,26 +96,39 @@ class World:
         self._arrived: dict[tuple[NodeId, Digest], float] = {}
         """Bits of a model that a watched hop of this round has brought to a node."""
         copy = Copy(record.weights.digest, record.round, record.epoch)
-        nodes = len(held)
-        self.sites = [
-            Process(
-                State(node, cost.model_bits, limits or CARELESS, counts_overhead=counts_overhead),
-                {copy.digest: copy} if node in record.weights.copies else {},
-            )
-            for node in range(nodes)
-        ]
-        """Each node's latest life; of a node that is no member yet, one that never began."""
+        self._lives = Lives(
+            [
+                Process(
+                    State(node, cost.model_bits, limits or CARELESS, counts_overhead=counts_overhead),
+                    {copy.digest: copy} if node in record.weights.copies else {},
+                )
+                for node in range(len(held))
+            ]
+        )
+        self.register = WorldRegister(
+            record,
+            self._lives,
+            self.clock,
+            self.conditions,
+            watcher,
+            self._tell,
+            calm=self._calm,
+            lease_seconds=lease_seconds,
+            timeout=register_timeout,
+        )
         self.poisoned: set[Digest] = set()
         """Weights that no node takes in from the one that trained them."""
-        self.former: list[Process] = []
-        """Lives that go on although their node was started a second time."""
-        self.leases = set(record.present)
-        self._times_in_touch = [0] * nodes
-        """How often a node came to reach the register: a lease runs out only if that has not happened again."""
-        self._joined = [0] * nodes
-        """The latest life of each node that reached the register: it answers no earlier one any more."""
         self._orders = 0
-        self._telling = False
+
+    @property
+    def sites(self) -> list[Process]:
+        """Each node's latest life; of a node that is no member yet, one that never began."""
+        return self._lives.latest
+
+    @property
+    def former(self) -> list[Process]:
+        """Lives that go on although their node was started a second time."""
+        return self._lives.former
 
     # Running.
 
@@ -228,27 +166,17 @@ class World:
         process.alive = True
         self.sites[node] = process
         self._tell(process, 0.0, on.Started(self.clock.now, tuple(disk.values())))
-        self.in_touch(node)
+        self.register.in_touch(node)
 
     def crash(self, node: NodeId) -> None:
         """Kill a node's process, every life of it; its disk stays."""
-        for process in self._lives(node):
-            self._end(process)
-        self.out_of_touch(node)
-
-    def _end(self, process: Process) -> None:
-        process.alive = False
-        if process in self.former:
-            self.former.remove(process)
-
-    def _lives(self, node: NodeId) -> list[Process]:
-        """The processes of a node that run, the latest first."""
-        processes = (self.sites[node], *reversed([p for p in self.former if p.node == node]))
-        return [process for process in processes if process.alive]
+        for process in self._lives.of(node):
+            self._lives.end(process)
+        self.register.out_of_touch(node)
 
     def order(self, node: NodeId, change: OrderedChange, *, persistent: bool = False) -> int | None:
         """Order a node to change the record; the order's number, or None where the node is not there."""
-        for process in self._lives(node)[:1]:
+        for process in self._lives.of(node)[:1]:
             self._orders += 1
             self._tell(process, 0.0, on.Ordered(self.clock.now, self._orders, change, persistent))
             return self._orders
@@ -256,72 +184,9 @@ class World:
 
     def leave(self, node: NodeId) -> None:
         """Ask a node to end."""
-        for process in self._lives(node)[:1]:
+        for process in self._lives.of(node)[:1]:
             process.leaving = True
             self._tell(process, 0.0, on.LeaveOrdered(self.clock.now))
-
-    # Leases, and the register's news.
-
-    def is_heard(self, node: NodeId) -> bool:
-        """Whether the register hears a node's latest life, so that its lease lasts."""
-        return self.sites[node].alive and self.conditions.connected(node, REGISTER)
-
-    def hears(self, process: Process) -> bool:
-        """Whether the register's news get to a process."""
-        return process.alive and not process.cut_off and self.conditions.connected(REGISTER, process.node)
-
-    def out_of_touch(self, node: NodeId) -> None:
-        """The register does not hear a node: its lease runs out unless it returns in time."""
-        self.clock.after(self.lease_seconds, self._lease_due, node, self._times_in_touch[node])
-
-    def in_touch(self, node: NodeId) -> None:
-        """The link between a node and the register has come back, in one direction at least."""
-        if self.is_heard(node):
-            self._times_in_touch[node] += 1
-            self.leases.add(node)
-            self._joined[node] = self.sites[node].incarnation
-        for process in self._lives(node):
-            if self.hears(process):
-                self._tell(process, 0.0, on.RecordSeen(self.clock.now, self.register.read()))
-                # A lease is renewed three times in its length.
-                self.clock.after(self.lease_seconds / 3, self._renew, process)
-
-    def _renew(self, process: Process) -> None:
-        """An earlier life learns that it has no lease any more when it next renews it."""
-        if self.is_superseded(process) and self.in_reach(process):
-            self._tell(process, 0.0, on.Superseded(self.clock.now))
-
-    def in_reach(self, process: Process) -> bool:
-        """Whether a process and the register hear each other."""
-        return self.hears(process) and self.conditions.connected(process.node, REGISTER)
-
-    def is_superseded(self, process: Process) -> bool:
-        """Whether a later life of the node has joined: the register answers this one no more."""
-        return process.incarnation < self._joined[process.node]
-
-    def _lease_due(self, node: NodeId, times_in_touch: int) -> None:
-        if self._times_in_touch[node] == times_in_touch:
-            self._lose_lease(node)
-
-    def _lose_lease(self, node: NodeId) -> None:
-        self.leases.discard(node)
-        self._look_after_holder()
-
-    def _look_after_holder(self) -> None:
-        """Notify every node that can hear it, again and again, while the record's holder has no lease."""
-        if not self._telling and self.register.read().record.holder not in self.leases:
-            self._telling = True
-            self._tell_holder_lost()
-
-    def _tell_holder_lost(self) -> None:
-        versioned = self.register.read()
-        if versioned.record.holder in self.leases:
-            self._telling = False
-            return
-        for process in (*self.sites, *self.former):
-            if self.hears(process):
-                self._tell(process, 0.0, on.HolderLost(self.clock.now, versioned))
-        self.clock.after(self.lease_seconds, self._tell_holder_lost)
 
     # Events in, commands out.
 
@@ -353,7 +218,7 @@ class World:
             if there is None or back is None:
                 continue
             at, flops, ticket = now + there + back, loads.flops[other], command.ticket
-            asked = self.sites[other] if self.sites[other].alive else next(iter(self._lives(other)), None)
+            asked = self.sites[other] if self.sites[other].alive else next(iter(self._lives.of(other)), None)
             if asked is None or asked.leaving or math.isnan(flops):
                 self._tell(process, there + back, on.LoadMissing(at, ticket, other))
             else:
@@ -396,7 +261,7 @@ class World:
         node, to = process.node, command.to
         assert command.offer.digest in process.disk, f"node {node} sends what it does not have: {command}"
         seconds = self._transfer_seconds(node, command)
-        receiver = next(iter(self._lives(to)), None)
+        receiver = next(iter(self._lives.of(to)), None)
         if receiver is None and self._linked(node, to):
             self._tell(process, 0.0, on.SendFailed(self.clock.now, command.ticket))
         elif self.conditions.cut_transfer():
@@ -445,7 +310,7 @@ class World:
         elif receiver.alive and command.offer.digest in self.poisoned:
             self._reply(receiver.node, sender.node, command.offer.ticket, _not_accepted)
         elif receiver.alive:
-            if self.in_reach(receiver):
+            if self.register.in_reach(receiver):
                 # A site reads the record before it lets a model in.
                 self._tell(receiver, 0.0, on.RecordSeen(self.clock.now, self.register.read()))
             self._tell(receiver, 0.0, on.ModelArrived(self.clock.now, sender.node, command.offer, seconds))
@@ -454,9 +319,9 @@ class World:
 
     def deceive(self, liar: NodeId, victim: NodeId, offer: Offer) -> None:
         """A node sends another a model that nothing in its own machine asked it to send."""
-        for process in self._lives(victim)[:1]:
+        for process in self._lives.of(victim)[:1]:
             if self._linked(liar, victim) and offer.digest not in self.poisoned:
-                if self.in_reach(process):
+                if self.register.in_reach(process):
                     self._tell(process, 0.0, on.RecordSeen(self.clock.now, self.register.read()))
                 self._tell(process, 0.0, on.ModelArrived(self.clock.now, liar, offer, 0.1))
 
@@ -475,7 +340,7 @@ class World:
         if seconds is None:
             return
         # A reply finds only the life of the sender that asked for it.
-        for process in self._lives(to):
+        for process in self._lives.of(to):
             if process.incarnation == ticket >> 32:
                 self._tell(process, seconds, kind(self.clock.now + seconds, ticket))
 
@@ -485,8 +350,8 @@ class World:
             self.clock.after(seconds, self._look, command.to)
 
     def _look(self, node: NodeId) -> None:
-        for process in self._lives(node)[:1]:
-            if self.in_reach(process):
+        for process in self._lives.of(node)[:1]:
+            if self.register.in_reach(process):
                 self._tell(process, 0.0, on.RecordSeen(self.clock.now, self.register.read()))
 
     # Work at a node.
@@ -550,24 +415,24 @@ class World:
         if self.watcher is not None:
             self.watcher.departed(process, command)
         latest = process is self.sites[node]
-        self._end(process)
+        self._lives.end(process)
         # A later life's lease is not an earlier one's to give up.
         if latest and command.release and self.conditions.message(node, REGISTER) is not None:
-            self._lose_lease(node)
+            self.register.lose_lease(node)
         elif latest:
-            self.out_of_touch(node)
+            self.register.out_of_touch(node)
 
     # The register.
 
     def _read_record(self, process: Process, command: do.ReadRecord) -> None:
-        self._ask_register(process, command, self._answer_read)
+        self.register.read_for(process, command)
 
     def _swap(self, process: Process, command: do.Swap) -> None:
         committed = command.record.ledger
         commits = committed.round > self.register.read().record.ledger.round
         if commits and self._calm:
             self._begin_as_resumed(committed.seconds, process.state.counts_overhead)
-        self._ask_register(process, command, self._answer_swap)
+        self.register.swap_for(process, command)
 
     def _begin_as_resumed(self, seconds: float, counts_overhead: bool) -> None:
         """A round is over: the next begins with what the record says and nothing else, as in a resumed run."""
@@ -578,63 +443,6 @@ class World:
         for process in self.sites:
             if process.state.setbacks or process.state.backoff:
                 process.state = replace(process.state, setbacks=0, backoff={})
-
-    def _ask_register(
-        self, process: Process, command: do.ReadRecord | do.Swap, answer: Callable[[Process, Any, float], on.Event]
-    ) -> None:
-        """A question to the register; without an answer in time the node learns so, and never why."""
-        there = None if process.cut_off else self.conditions.message(process.node, REGISTER)
-        if self.is_superseded(process):
-            answer = self._answer_superseded
-        if there == 0.0 and self._serve(process, command, answer):
-            return
-        late = self.clock.now + self.register_timeout
-        self._tell(process, self.register_timeout, on.RegisterSilent(late, command.ticket))
-        if there:
-            self.clock.after(there, self._serve, process, command, answer)
-
-    def _serve(
-        self, process: Process, command: do.ReadRecord | do.Swap, answer: Callable[[Process, Any, float], on.Event]
-    ) -> bool:
-        """The question is at the register: it is dealt with even if its sender is gone by now."""
-        if not self.conditions.connected(REGISTER, REGISTER):
-            return False
-        back = self.conditions.message(REGISTER, process.node)
-        event = answer(process, command, self.clock.now + (back or 0.0))
-        if back is not None and not process.cut_off:
-            self._tell(process, back, event)
-        return back is not None and back < self.register_timeout
-
-    def _answer_read(self, process: Process, command: do.ReadRecord, at: float) -> on.Event:
-        return on.RecordRead(at, command.ticket, self.register.read())
-
-    def _answer_swap(self, process: Process, command: do.Swap, at: float) -> on.Event:
-        before = self.register.read()
-        after = self.register.swap(command.revision, command.record)
-        if after is None:
-            return on.SwapRefused(at, command.ticket, before)
-        if self.watcher is not None:
-            self.watcher.swapped(process.node, command.epoch, before.record, after.record)
-        self._spread_news(after)
-        return on.Swapped(at, command.ticket, after)
-
-    def _answer_superseded(self, process: Process, command: do.Command, at: float) -> on.Event:
-        return on.Superseded(at)
-
-    def _spread_news(self, versioned: Versioned) -> None:
-        """Notify every node, the author too: it may have been started anew since it asked for the swap."""
-        processes = [*self.sites, *self.former]
-        if self._calm:
-            # Where nothing fails, a follower without weights has nothing to do with the news until the model comes.
-            holder = versioned.record.holder
-            processes = [p for p in processes if p.disk or p.state.me == holder or not p.state.follows]
-        for process in processes:
-            if self.hears(process):
-                # A lost notice is sent again; a node that is cut off sees the record when it is back in touch.
-                seconds = self.conditions.message(REGISTER, process.node)
-                seconds = self.register_timeout if seconds is None else seconds
-                self._tell(process, seconds, on.RecordSeen(self.clock.now + seconds, versioned))
-        self._look_after_holder()
 
 
 def _not_accepted(at: float, ticket: int) -> on.SendFailed:

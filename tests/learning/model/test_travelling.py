@@ -12,7 +12,8 @@ from tramfl.learning.app import App
 from tramfl.learning.data.own import Data
 from tramfl.learning.model.travelling import digest_of_rest, travelling_names
 from tramfl.learning.model.weights import from_bytes
-from tramfl.learning.training.learner import Learner, build_learner
+from tramfl.learning.training.building import build_learner
+from tramfl.learning.training.learner import Learner
 from tramfl.notation import BadInput
 
 RNG = np.random.default_rng(0)

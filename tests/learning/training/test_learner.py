@@ -12,7 +12,8 @@ from tramfl.learning.app import App
 from tramfl.learning.data.datasets import Dataset
 from tramfl.learning.data.partition import LABEL_COUNTS, held_counts
 from tramfl.learning.model.weights import from_bytes
-from tramfl.learning.training.learner import Learner, build_learner
+from tramfl.learning.training.building import build_learner
+from tramfl.learning.training.learner import Learner
 from tramfl.notation import BadInput, ModelCost
 
 SCENARIO = Scenario(training=TrainingSettings(learning_rate=0.02), evaluation=Evaluation(subset=200))

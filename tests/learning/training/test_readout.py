@@ -8,7 +8,8 @@ from torch import nn
 from tramfl.config import Evaluation, ReadOut, Scenario, TrainingSettings, Transit
 from tramfl.learning.app import App
 from tramfl.learning.model.weights import from_bytes
-from tramfl.learning.training.learner import Learner, build_learner
+from tramfl.learning.training.building import build_learner
+from tramfl.learning.training.learner import Learner
 from tramfl.learning.training.readout import Passed, mean
 
 from .test_learner import an_allotment, trained

@@ -16,7 +16,7 @@ from tramfl.learning.app import App, app_named
 from tramfl.learning.data.datasets import Dataset
 from tramfl.learning.model.coded_files import decoded_file
 from tramfl.learning.model.weights import about, digest, from_bytes, to_bytes
-from tramfl.learning.training.learner import build_learner
+from tramfl.learning.training.building import build_learner
 from tramfl.learning.training.site import SiteLearner, build_site_learner
 from tramfl.notation import BadInput
 

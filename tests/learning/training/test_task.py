@@ -18,8 +18,9 @@ from torch.nn import functional
 from tramfl.config import Evaluation, Partition, Scenario, TrainingSettings
 from tramfl.learning.app import App
 from tramfl.learning.data.own import Data
+from tramfl.learning.training.building import build_learner
 from tramfl.learning.training.descent import rate_factor
-from tramfl.learning.training.learner import DivergedTraining, Learner, build_learner
+from tramfl.learning.training.learner import DivergedTraining, Learner
 from tramfl.learning.training.task import Context, Task
 from tramfl.notation import BadInput
 

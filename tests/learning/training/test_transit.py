@@ -8,7 +8,7 @@ from tramfl.config import Codec, Cost, Evaluation, Scenario, TrainingSettings, T
 from tramfl.learning.model.codec import DITHER_BYTES, coded_bytes
 from tramfl.learning.model.coded_files import SCALES
 from tramfl.learning.model.weights import from_bytes
-from tramfl.learning.training.learner import build_learner
+from tramfl.learning.training.building import build_learner
 from tramfl.notation import BadInput
 
 from .test_learner import an_allotment, trained

@@ -25,9 +25,9 @@ import os, sys
 if "node" in sys.orig_argv:
     os.environ["ANOTHER_PYTORCH"] = str(any(word.endswith("c/site.toml") for word in sys.orig_argv))
 elif os.environ.get("ANOTHER_PYTORCH") == "True":
-    from tramfl.learning.training import learner
-    build = learner.build_network
-    learner.build_network = lambda *names, seed, **more: build(*names, seed=seed + 1, **more)
+    from tramfl.learning.training import building
+    build = building.build_network
+    building.build_network = lambda *names, seed, **more: build(*names, seed=seed + 1, **more)
 """
 
 

@@ -25,7 +25,8 @@ from tramfl.config import TrainingSettings
 from tramfl.notation import BadInput, Decision, Habit, ModelCost, Outlook
 from tramfl.record import Row
 from tramfl.runtime.roster import Roster
-from tramfl.runtime.site.driver import KEPT_TAPES, Driver, DriverEnded, with_names
+from tramfl.runtime.site.driver import Driver, DriverEnded
+from tramfl.runtime.site.tapes import KEPT_TAPES
 from tramfl.runtime.training.workshop import Build, NewWeights, Workshop
 from tramfl.runtime.transport import Unreachable
 from tramfl.runtime.weights.store import WeightStore
@@ -383,8 +384,3 @@ def test_a_past_that_no_load_can_have_is_ignored_with_the_whole_report(outlook: 
     ((event, reason),) = logged
     assert event == "load-ignored"
     assert reason.startswith("its outlook has ")
-
-
-def test_a_reason_has_the_names_of_the_sites_and_not_their_numbers() -> None:
-    said = with_names("Node 1 trains 5 samples, against 3 at node 0; label 1 and node 12 stay.", ("north", "south"))
-    assert said == "south trains 5 samples, against 3 at north; label 1 and node 12 stay."

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from tramfl.config import Scenario
 from tramfl.exchange.work import LocalTraining
-from tramfl.learning.training.learner import build_learner, use_threads
+from tramfl.learning.threads import use_threads
+from tramfl.learning.training.building import build_learner
 from tramfl.processes import no_interrupt, without_script, workers_with
 
 if TYPE_CHECKING:

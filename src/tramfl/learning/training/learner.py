@@ -17,44 +17,29 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from msgspec.structs import replace
 from torch import Tensor, nn
 
-from tramfl.config import ACCURACY, LOSS, Scenario
-from tramfl.draws import generator, whole_seed
-from tramfl.learning.app import App, app_of
+from tramfl.config import Scenario
+from tramfl.draws import whole_seed
+from tramfl.learning.app import App
 from tramfl.learning.chance import Purpose
-from tramfl.learning.data.datasets import data_folder
-from tramfl.learning.data.download import Report
-from tramfl.learning.data.own import AnyData, load_data
-from tramfl.learning.data.partition import NodeShare, divide
+from tramfl.learning.data.own import AnyData
+from tramfl.learning.data.partition import NodeShare
 from tramfl.learning.model.coded_files import CODEC, REFERENCE
 from tramfl.learning.model.cost import flops_per_sample
-from tramfl.learning.model.networks import build_network, network_for
 from tramfl.learning.model.travelling import digest_of_rest, travelling_names, versions
 from tramfl.learning.model.weights import State, check_fit, from_bytes, to_bytes
 from tramfl.learning.model.weights import about as about_file
 from tramfl.learning.seeding import seeded_everywhere
 from tramfl.learning.training.descent import STATE_PREFIX, Carried, first_state, rate_factor
-from tramfl.learning.training.evaluation import Aim, Evaluator, measure
-from tramfl.learning.training.metrics import metrics_of
-from tramfl.learning.training.pools import LabelPools
+from tramfl.learning.training.evaluation import measure
+from tramfl.learning.training.nodes import evaluator_of, node_trainers
 from tramfl.learning.training.readout import Passed, Weights
-from tramfl.learning.training.samples import (
-    Samples,
-    choose_device,
-    example,
-    samples_of,
-    test_samples,
-    training_samples,
-)
+from tramfl.learning.training.samples import choose_device, example, training_samples
 from tramfl.learning.training.task import Task, check_network
-from tramfl.learning.training.trainer import NodeTrainer
 from tramfl.learning.training.transit import CodedState, TransitCoder
 from tramfl.notation import BadInput, Counts, Digest, ModelCost, NodeId
 from tramfl.references import is_reference, users_code
@@ -124,8 +109,8 @@ class Learner:
         device = choose_device(training.device)
         self._samples = training_samples(data, training.image_size, device, training.workers)
         self._network = network.to(device)
-        self._evaluator = self._new_evaluator(scenario, data, app)
-        self._nodes, self._validation = self._divided(scenario, data, shares)
+        self._evaluator = evaluator_of(scenario, data, self._samples, self._task, app)
+        self._nodes, self._validation = node_trainers(scenario, data, self._samples, self._task, shares)
         self.held: Counts = np.array([node.held for node in self._nodes], dtype=np.int64)
         """l_ic: training samples per node and label."""
         outputs = data.outputs if data.knows_outputs else None
@@ -323,50 +308,6 @@ class Learner:
 
     # How it is built.
 
-    def _new_evaluator(self, scenario: Scenario, data: AnyData, app: App | None) -> Evaluator:
-        training, evaluation, budget = scenario.training, scenario.evaluation, scenario.budget
-        wanted = dict.fromkeys(evaluation.metrics)
-        if budget.metric not in (ACCURACY, LOSS):
-            wanted.setdefault(budget.metric)
-        test, chosen = test_samples(
-            data, training.image_size, self._samples.device, training.workers, evaluation.test_samples
-        )
-        return Evaluator(
-            test,
-            subset=evaluation.subset,
-            task=self._task,
-            metrics=metrics_of(wanted, app.metrics if app is not None else None),
-            aim=Aim(budget.metric, "lower" if budget.lower_is_better else "higher"),
-            chosen=chosen,
-        )
-
-    def _divided(
-        self, scenario: Scenario, data: AnyData, shares: Sequence[NodeShare] | None
-    ) -> tuple[list[NodeTrainer], list[tuple[Samples, Tensor]]]:
-        """Each node's trainer, and the samples that its local loss is measured on."""
-        if shares is None:
-            partition = scenario.partition
-            if data.validation is not None:
-                partition = replace(partition, validation_share=0.0)
-            rng = generator(scenario.seed, Purpose.DIVIDE)
-            shares = divide(data.strata, partition, rng, data.node_of_sample)
-        trainers = [self._node(share, data, node) for node, share in enumerate(shares)]
-        if data.validation is not None:
-            common = samples_of(data.validation, self._samples.device, self._training.workers)
-            order = self._some(np.arange(len(common)), scenario)
-            return trainers, [(common, order)] * len(trainers)
-        return trainers, [(self._samples, self._some(share.validation, scenario)) for share in shares]
-
-    def _node(self, share: NodeShare, data: AnyData, node: NodeId) -> NodeTrainer:
-        strata = data.strata[share.train]
-        pools = [share.train[strata == label] for label in range(len(self.labels))]
-        ordered = LabelPools(pools, seed=self._seed, node=node)
-        return NodeTrainer(self._samples, ordered, self._training, seed=self._seed, node=node, task=self._task)
-
-    def _some(self, indices: Counts, scenario: Scenario) -> Tensor:
-        order = generator(0, Purpose.TEST_ORDER).permutation(indices)
-        return torch.from_numpy(order[: scenario.evaluation.subset]).to(self._samples.device)
-
     def _set_apart(self, frozen_statistics: bool) -> None:
         """Find what travels and what stays."""
         state = self._network.state_dict()
@@ -463,77 +404,6 @@ class Learner:
         kept = _Kept([tensor.clone() for tensor in self._tensors], optimizer, drawn, loss, coded)
         self._kept[digest], self._loaded = kept, digest
         return kept
-
-
-def build_learner(
-    scenario: Scenario,
-    data_dir: Path | None = None,
-    *,
-    app: App | None = None,
-    dataset: AnyData | None = None,
-    shares: Sequence[NodeShare] | None = None,
-    download: bool = True,
-    report: Report | None = None,
-    kind: type[Learner] | None = None,
-) -> Learner:
-    """The learner of a scenario; what `app`, `dataset` and `shares` bring comes before what the scenario says."""
-    app = app or app_of(scenario)
-    if dataset is None:
-        dataset = data_of(scenario, app, data_dir, download=download, report=report)
-    data = dataset
-    training = scenario.training
-    shape = _input_shape(data.input_shape, training.image_size)
-    name = training.network
-    if app.model is None and name == "auto":
-        name = network_for(data.name, shape)
-    module = build_network(
-        name,
-        classes=data.outputs,
-        input_shape=shape,
-        weights=Path(training.weights).expanduser() if training.weights else None,
-        seed=whole_seed(scenario.seed, Purpose.INITIAL),
-        own=app.model,
-    )
-    return (kind or Learner)(scenario, data, module, shares, app)
-
-
-def data_of(
-    scenario: Scenario,
-    app: App,
-    data_dir: Path | None = None,
-    *,
-    site: str | None = None,
-    download: bool = True,
-    report: Report | None = None,
-) -> AnyData:
-    """The data that the app brings, or else the scenario's; what their code draws follows from the seed."""
-    brought = app.dataset(site, data_dir, scenario.seed)
-    if brought is not None:
-        return brought
-    with seeded_everywhere(whole_seed(scenario.seed, Purpose.OWN_DATA)):
-        found = load_data(scenario.dataset, data_folder(data_dir), download=download, report=report)
-        return app.balanced(found)
-
-
-def _input_shape(shape: Any, image_size: int | None) -> Any:
-    if image_size is None or not isinstance(shape, tuple) or len(shape) != 3:
-        return shape
-    return (shape[0], image_size, image_size)
-
-
-def use_threads(threads: int) -> None:
-    """Train on this many cores; results are bit-equal only between runs with the same number."""
-    torch.set_num_threads(threads)
-
-
-@contextmanager
-def threads_as_they_were() -> Iterator[None]:
-    """Whatever a run sets inside, the process goes on with the threads it had."""
-    before = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _name(*how: object) -> Digest:

@@ -33,7 +33,9 @@ from tramfl.learning.data.own import AnyData
 from tramfl.learning.data.partition import NodeShare, divide, node_count, whole_share
 from tramfl.learning.model.coded_files import MADE_WITH, REFERENCE, ROUND, reference_path
 from tramfl.learning.model.weights import about
-from tramfl.learning.training.learner import Learner, TestScores, build_learner, data_of, use_threads
+from tramfl.learning.threads import use_threads
+from tramfl.learning.training.building import build_learner, data_of
+from tramfl.learning.training.learner import Learner, TestScores
 from tramfl.notation import BadInput, Counts, Digest, NodeId
 
 _DRAWN = "drawn"

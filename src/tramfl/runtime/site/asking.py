@@ -92,7 +92,7 @@ class LoadQuestions:
 
 
 def _look_away(asked: asyncio.Future[Report]) -> None:
-    """Nobody wants this answer any more, nor the reason why there is none."""
+    """Mark the error of a dropped question as seen: asyncio would log it otherwise."""
     if not asked.cancelled():
         asked.exception()
 

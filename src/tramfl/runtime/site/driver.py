@@ -11,102 +11,38 @@ import asyncio
 import contextlib
 import itertools
 import math
-import re
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from tramfl.circulation import commands as do
 from tramfl.circulation import events as on
-from tramfl.circulation.blackbox import Recorder, encode
+from tramfl.circulation.blackbox import Recorder
 from tramfl.circulation.changes import OrderedChange
 from tramfl.circulation.custody import Record
 from tramfl.circulation.machine import advance, awaited
 from tramfl.circulation.phases import Limits, State
 from tramfl.draws import deciding
-from tramfl.notation import Counts, Decision, Digest, ModelCost, NodeId, Outlook
-from tramfl.record import Scores, row_of, write_atomically
+from tramfl.notation import Counts, Digest, ModelCost, NodeId
 from tramfl.runtime.journal import Log
-from tramfl.runtime.registers import LeaseLost, LeaseTaken, Register, Silent
+from tramfl.runtime.registers import LeaseTaken, Register
 from tramfl.runtime.roster import Roster
 from tramfl.runtime.site.asking import LoadQuestions
+from tramfl.runtime.site.deciding import Decider
+from tramfl.runtime.site.register_answers import RegisterAnswers, row_to_commit
+from tramfl.runtime.site.surroundings import Surroundings
+from tramfl.runtime.site.tapes import write_tape
 from tramfl.runtime.training import NewWeights, WorkFailed, Workshop
 from tramfl.runtime.transport import NotAccepted, Refusal, Unreachable
 from tramfl.runtime.weights import WeightStore
-from tramfl.runtime.wire import Accepted, AskLoad, Consignment, Load, Refused
-from tramfl.scheduling.policy import Policy, check_decision
+from tramfl.runtime.wire import Accepted, Consignment, Refused
+from tramfl.scheduling.policy import Policy
 
 ENDED = "the site takes no part in the run any more"
-KEPT_TAPES = 3
-"""Files with the last events before something broke; older ones are deleted."""
-
-
-class Surroundings(Protocol):
-    """What the site does for its driver."""
-
-    def own_load(self) -> float:
-        """FLOPS that this site can spare in the next round."""
-        ...
-
-    def own_outlook(self) -> Outlook | None:
-        """How this site's loads behave, where the policy looks ahead and enough was observed."""
-        ...
-
-    async def load_of(self, node: NodeId, ask: AskLoad, seconds: float) -> tuple[Load, float]:
-        """What another site can spare, and the bandwidth to it."""
-        ...
-
-    async def send(
-        self,
-        node: NodeId,
-        consignment: Consignment,
-        path: Path,
-        progress: Callable[[int], None],
-        slowed: Callable[[float], None],
-    ) -> None:
-        """Move a model; raises Refusal or Unreachable. The consignment's moment is that of this site's clock.
-
-        `slowed` is called with the seconds that are left, while a hop is slower than predicted.
-        """
-        ...
-
-    def trained(self, samples: int, seconds: float) -> None:
-        """A training took so long."""
-        ...
-
-    def objection(self, made: NewWeights) -> str | None:
-        """Why weights that were trained here may not be committed; None where they may."""
-        ...
-
-    def made(self, record: Record, command: do.Train, digest: Digest, rejected: str | None) -> None:
-        """Weights were trained here; `rejected` is why they may not be committed, None where they may."""
-        ...
-
-    def nudge(self, to: NodeId) -> None:
-        """Ask another site to read the record now."""
-        ...
-
-    def closed(self, command: do.CloseRound, weights: Path | None) -> None:
-        """A round is committed, and its weights are in a file, or not on disk any more."""
-        ...
-
-    def broken(self, error: BaseException) -> None:
-        """Something failed that no event covers: the site must end."""
-        ...
-
-    def superseded(self, place: str) -> None:
-        """Another process of this site, at `place`, has joined the federation since: this one must end."""
-        ...
-
-    def removed(self) -> None:
-        """This site is no member of the federation any more: it must end."""
-        ...
 
 
 class DriverEnded(Exception):
@@ -140,10 +76,11 @@ class Driver:
     ) -> None:
         """`folder` is where the last events go when something breaks."""
         self.run, self.store = run, store
-        self._roster, self._seed, self._cost = roster, seed, cost
-        self._policy, self._policy_name, self._wait_seconds = policy, policy_name, wait_seconds
-        self._register, self._workshop, self._site = register, workshop, surroundings
+        self._roster, self._seed = roster, seed
+        self._workshop, self._site = workshop, surroundings
         self._clock, self._log = clock, log
+        self._answers = RegisterAnswers(register, run, clock, log)
+        self._decider = Decider(policy, policy_name, wait_seconds, me, cost, log)
         self.held: Counts = np.zeros((len(roster.names), labels), dtype=np.int64)
         """l_ic, as each site last said."""
         # Tickets of an earlier life must never be mistaken for this one's.
@@ -159,7 +96,7 @@ class Driver:
         self._diverged: Digest | None = None
         """What this site trained last, where that training had no finite loss."""
         self._arrivals: dict[tuple[NodeId, int], list[asyncio.Future[Accepted | Refused]]] = {}
-        # One thread: what is stored first is discarded last.
+        # One thread, so stores and discards run in the order requested.
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
         self._loads = LoadQuestions(run, roster, labels, surroundings.load_of, log)
         self._recorder = Recorder()
@@ -220,16 +157,7 @@ class Driver:
     def _break(self, error: BaseException) -> None:
         """Something failed that no event covers: write the last events down, and end the site."""
         tape = self._recorder.tape(self._roster.names[self.state.me], self.run, f"{type(error).__name__}: {error}")
-        file = self._folder / f"blackbox-{int(self._clock())}.msgpack"
-        try:
-            write_atomically(file, encode(tape))
-        except OSError as failed:
-            self._log("black-box", file=str(file), reason=str(failed.strerror or failed))
-        else:
-            self._log("black-box", file=str(file))
-            tapes = sorted(self._folder.glob("blackbox-*.msgpack"), key=lambda tape: tape.stat().st_mtime_ns)
-            for old in tapes[:-KEPT_TAPES]:
-                old.unlink(missing_ok=True)
+        write_tape(tape, self._folder / f"blackbox-{int(self._clock())}.msgpack", self._log)
         self._site.broken(error)
 
     async def end(self) -> None:
@@ -274,46 +202,23 @@ class Driver:
         self._task(self._reading(command))
 
     async def _reading(self, command: do.ReadRecord) -> None:
-        try:
-            standing = await self._register.look()
-        except Silent:
-            self.tell(on.RegisterSilent(self._clock(), command.ticket))
-            return
-        versioned = standing.versioned
-        # Where another run has begun, the site ends this driver as soon as it hears of that run.
-        if versioned is not None and versioned.record.run == self.run:
-            self.tell(on.RecordRead(self._clock(), command.ticket, versioned))
+        self._hear(await self._answers.to_reading(command))
+
+    def _hear(self, event: on.Event | None) -> None:
+        if event is not None:
+            self.tell(event)
 
     def _swap(self, command: do.Swap) -> None:
-        row = None
-        if command.outcome is not None:
-            # The site that trained commits the round, so it knows how the training of these weights went.
-            diverged = command.record.weights.digest == self._diverged
-            made = row_of(command.outcome, command.record, Scores(), diverged=diverged)
-            # Sites are known by name in all that lasts; the machine counts them.
-            row = msgspec.json.encode(replace(made, sites=tuple(entry.name for entry in command.record.members)))
+        # The site that trained commits the round, so it knows how the training of these weights went.
+        row = row_to_commit(command, diverged=command.record.weights.digest == self._diverged)
         self._task(self._swapping(command, row))
 
     async def _swapping(self, command: do.Swap, row: bytes | None) -> None:
         try:
-            try:
-                swapped = await self._register.swap(command.revision, command.record, row)
-            except LeaseLost:
-                await self._register.join()
-                swapped = await self._register.swap(command.revision, command.record, row)
-            versioned = swapped or (await self._register.look()).versioned
+            self._hear(await self._answers.to_swap(command, row))
         except LeaseTaken as taken:
             self._other_place = str(taken)
             self.tell(on.Superseded(self._clock()))
-            return
-        except (Silent, LeaseLost) as error:
-            self._log("register-silent", reason=str(error))
-            self.tell(on.RegisterSilent(self._clock(), command.ticket))
-            return
-        if versioned is None or versioned.record.run != self.run:
-            return
-        answer = on.SwapRefused if swapped is None else on.Swapped
-        self.tell(answer(self._clock(), command.ticket, versioned))
 
     def _nudge(self, command: do.Nudge) -> None:
         self._site.nudge(command.to)
@@ -369,17 +274,7 @@ class Driver:
     async def _deciding(self, command: do.Decide) -> None:
         rng = deciding(self._seed, command.ledger.round + 1)
         held = self.held[: len(command.loads.flops)].copy()
-        try:
-            decision = await asyncio.to_thread(
-                self._policy.decide, command.ledger, command.loads, held, self.state.me, self._cost, rng
-            )
-            decision = check_decision(decision, command.loads, held)
-            decision = msgspec.structs.replace(decision, reason=with_names(decision.reason, self._roster.names))
-        except Exception as error:
-            # A policy that fails costs a round, not the site: what it was given came from others.
-            self._log("not-decided", reason=f"{type(error).__name__}: {error}")
-            why = "Nobody trains: the policy failed, see this site's log."
-            decision = Decision(self._policy_name, None, (0,) * held.shape[1], 0.0, 0.0, self._wait_seconds, why)
+        decision = await self._decider.decision(command, held, self._roster.names, rng)
         self.tell(on.Decided(self._clock(), command.ticket, decision))
 
     def _wake(self, command: do.Wake) -> None:
@@ -533,16 +428,6 @@ class Driver:
 
     def _close_round(self, command: do.CloseRound) -> None:
         self._site.closed(command, self.store.path(command.record.weights.digest))
-
-
-def with_names(reason: str, names: Sequence[str]) -> str:
-    """A policy's reason with the sites' names in place of their numbers."""
-
-    def named(found: re.Match[str]) -> str:
-        number = int(found[1])
-        return names[number] if number < len(names) else found[0]
-
-    return re.sub(r"\b[Nn]ode (\d+)\b", named, reason)
 
 
 _CARRY_OUT: dict[type[do.Command], Callable[[Driver, Any], None]] = {

@@ -145,7 +145,7 @@ class Hosting:
         return await driver.arrived(peer, consignment, staged, seconds, since)
 
     async def _without_reference(self, peer: NodeId, staged: Path) -> str | None:
-        """Why coded weights could not be decoded here; None where they can. A reference that lacks is fetched."""
+        """Why coded weights could not be decoded here; None where they can. A missing reference is fetched."""
         references = self._model.references
         try:
             named = await asyncio.to_thread(references.named_by, staged)

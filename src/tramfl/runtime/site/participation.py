@@ -11,10 +11,11 @@ from tramfl.circulation.custody import Record
 from tramfl.notation import BadInput
 from tramfl.runtime.registers import AGREEMENT
 from tramfl.runtime.site.agreement import check_run_name, disagreement, misfit
-from tramfl.runtime.site.driver import Driver, Surroundings
+from tramfl.runtime.site.driver import Driver
 from tramfl.runtime.site.life import Incarnation
 from tramfl.runtime.site.member import Member
 from tramfl.runtime.site.model import LocalModel
+from tramfl.runtime.site.surroundings import Surroundings
 from tramfl.runtime.training import Workshop
 from tramfl.runtime.weights import WeightStore
 from tramfl.scheduling.policy import Policy
@@ -83,7 +84,7 @@ class Participation:
 
     @property
     def _next(self) -> Path:
-        """Holds the one run that was prepared and has not begun: whatever is asked, it grows no further."""
+        """The folder of the run that was prepared and has not begun: never more than one, whatever peers ask."""
         return self._member.folder / "next"
 
     def _opened(self, record: Record) -> WeightStore:

@@ -10,7 +10,8 @@ Only wiring is here. Each part is a file of its own:
     lease          keeps this site's lease
     following      news of the record and of who is alive, into the machine
     participation  the run at hand: its driver and its weights on disk
-    driver         events in, commands out; services is what the site does for it, asking what it asks the others
+    driver         events in, commands out; asking, deciding, register_answers, tapes: its parts;
+                   services is what the site does for it (surroundings)
     status         pausing, resuming, stopping; starting: a new run
     hosting        answers calls; orders: what an operator asks; report: what the site says about itself
 """

@@ -1,4 +1,4 @@
-"""What the site does for its driver (`driver.Surroundings`): loads, transfers, and what follows a committed round."""
+"""What the site does for its driver (`surroundings.py`): loads, transfers, and what follows a committed round."""
 
 from __future__ import annotations
 
