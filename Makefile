@@ -66,7 +66,7 @@ CODEC ?= float32
 chaos: $(VENV)/installed $(VENV)/system ## Kill, stop, cut off and fill up real sites, with both registers (as root: all of it)
 	$(BIN)/python -m pytest tests/chaos --everything --codec $(CODEC) -n 2 --dist loadfile
 
-trial: $(VENV)/installed $(VENV)/system ## As root: four sites far apart in network namespaces; print hops, a collapse and what else goes wrong
+trial: $(VENV)/installed $(VENV)/system ## As root: sites far apart in network namespaces; print hops, a collapse, members, losses against goals
 	$(BIN)/python -m benchmarks.trial
 
 fuzz: $(VENV)/installed ## Feed a site 100,000 wrong messages and files, play a hostile member, and check that none does harm

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.trial import Goals, far_apart, scenario, show_collapse, show_hops
+from benchmarks.trial.collapse import show_collapse
+from benchmarks.trial.hops import show_hops
+from benchmarks.trial.losses import show_resident
+from benchmarks.trial.sites import Goals, far_apart, scenario
 
 
 def test_hops_are_predicted_and_a_collapsed_link_is_left(tmp_path: Path) -> None:
@@ -14,3 +17,10 @@ def test_hops_are_predicted_and_a_collapsed_link_is_left(tmp_path: Path) -> None
         assert not goals.missed, "a hop was predicted far off"
         show_collapse(far, goals)
         assert not goals.missed, "a collapsed transfer was waited for, or its part was lost"
+
+
+def test_a_site_that_has_the_newest_weights_is_sent_none(tmp_path: Path) -> None:
+    goals = Goals()
+    with far_apart(tmp_path, scenario(policy="time-first")) as far:
+        show_resident(far, goals)
+    assert not goals.missed, "a transfer was charged to a site that has the weights"

@@ -489,3 +489,29 @@ def test_where_the_policy_weighed_one_node_alone_the_same_work_elsewhere_counts(
     assert isinstance(node.state.phase, Sending)
     node.tell(SendSlowed(3.0, node.ticket, 6.0))
     assert isinstance(node.state.phase, Gathering)
+
+
+def test_where_the_policy_weighs_no_nodes_elsewhere_is_not_the_quickest_node_alone() -> None:
+    node = holder()
+    now = node.register.read()
+    fewer = node.register.swap(now.revision, replace(now.record, weights=Weights("w0", (0,))))
+    assert fewer is not None
+    node.tell(RecordSeen(0.0, fewer)).hear(0, 1)
+    node.tell(LoadReported(0.0, node.ticket, 2, 1e9, 1e4))
+    node.tell(Decided(0.0, node.ticket, replace(decision(1), candidates=(candidate(1, 12.0, 9.0),))))
+    node.tell(SendSlowed(2.0, node.ticket, 40.0))
+    assert isinstance(node.state.phase, Sending), "10 s at node 0, but 110 s at node 2, which may be drawn as well"
+    node.tell(SendSlowed(3.0, node.ticket, 90.0))
+    cancel = node.commands[0]
+    assert isinstance(cancel, CancelSend)
+    assert cancel.reason == "at this pace the round takes 100 s more, and elsewhere 60 s"
+
+
+def test_where_the_policy_weighs_no_nodes_a_node_that_has_the_weights_costs_no_transfer() -> None:
+    node = holder().hear(0, 1)
+    node.tell(LoadReported(0.0, node.ticket, 2, 1e9, 1e4))
+    node.tell(Decided(0.0, node.ticket, replace(decision(1), candidates=(candidate(1, 12.0, 9.0),))))
+    node.tell(SendSlowed(2.0, node.ticket, 6.0))
+    cancel = node.commands[0]
+    assert isinstance(cancel, CancelSend)
+    assert cancel.reason == "at this pace the round takes 16 s more, and elsewhere 10 s"

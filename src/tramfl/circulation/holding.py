@@ -14,6 +14,7 @@ slow as it was seen: so its labels stay in the balance.
 from __future__ import annotations
 
 import math
+import statistics
 
 from msgspec.structs import replace
 
@@ -277,16 +278,15 @@ def _seconds_elsewhere(state: State, phase: Sending) -> float | None:
     if others:
         best = max(others, key=lambda c: c.score)
         return best.compute_seconds + best.transfer_seconds
-    # The policy weighed one node alone: the same work at the quickest of the others.
-    return min(
-        (
-            decision.compute_seconds * loads.flops[phase.to] / loads.flops[node]
-            + (0.0 if node == state.me else state.model_bits / loads.bandwidth[node])
-            for node in loads.reporting
-            if node != phase.to
-        ),
-        default=None,
-    )
+    # The policy weighed one node alone, and may choose any of the others next: the same work at a middling one.
+    having = (state.me, *phase.assignment.having)
+    seconds = [
+        decision.compute_seconds * loads.flops[phase.to] / loads.flops[node]
+        + (0.0 if node in having else state.model_bits / loads.bandwidth[node])
+        for node in loads.reporting
+        if node != phase.to
+    ]
+    return statistics.median(seconds) if seconds else None
 
 
 # Step 4: train and store.

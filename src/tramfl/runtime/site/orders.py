@@ -142,11 +142,12 @@ class Orders:
         record = await self._status.change(RollBack(0, round_))
         if record is None or record.round != round_:
             return OrderResult(False, f"run {before.run} has changed meanwhile; ask for the status.")
-        dropped = "1 round was" if before.round - round_ == 1 else f"{before.round - round_} rounds were"
+        many = before.round - round_
+        dropped = "1 round was dropped, and stays" if many == 1 else f"{many} rounds were dropped, and stay"
         return OrderResult(
             True,
             f"run {record.run} is {record.status} at round {round_} of epoch {record.epoch}, held by"
-            f" {record.name_of(record.holder)}; {dropped} dropped, and stay in the audit trail.",
+            f" {record.name_of(record.holder)}; {dropped} in the audit trail.",
         )
 
     async def _audited(self, who: str, run: str) -> OrderResult:
