@@ -10,5 +10,5 @@ from tramfl.runtime.transport import calling
 
 @pytest.fixture(autouse=True)
 def long_handshakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Callers wait for a handshake as long as tests wait for anything: a call whose connection fails is UNAVAILABLE."""
+    """Callers wait for a handshake as long as tests wait for anything: where it fails, their calls do."""
     monkeypatch.setattr(calling, "CONNECT_SECONDS", int(SECONDS))
