@@ -117,6 +117,21 @@ def test_metropolis_weights_are_symmetric_and_doubly_stochastic(topology: str, n
     assert (mix >= 0).all()
 
 
+def test_every_node_has_its_neighbours_and_no_others() -> None:
+    assert neighbours("full", [0, 2, 5]) == {0: (2, 5), 2: (0, 5), 5: (0, 2)}
+    assert neighbours("ring", [0, 2, 5, 7]) == {0: (2, 7), 2: (0, 5), 5: (2, 7), 7: (0, 5)}
+    assert neighbours("ring", [3, 4]) == {3: (4,), 4: (3,)}
+    pairs = neighbours("matching", range(7), np.random.default_rng(0))
+    assert sorted(map(len, pairs.values())) == [0, *[1] * 6]
+    assert all(pairs[other] == (node,) for node, others in pairs.items() for other in others)
+
+
+def test_metropolis_weights_go_by_the_neighbour_that_has_more_of_them() -> None:
+    path = metropolis({0: (1,), 1: (0, 2, 3), 2: (1,), 3: (1,)})
+    assert path[0] == pytest.approx({0: 3 / 4, 1: 1 / 4})
+    assert path[1] == pytest.approx({1: 1 / 4, 0: 1 / 4, 2: 1 / 4, 3: 1 / 4})
+
+
 def test_the_quickest_permutation_is_as_quick_as_the_best_of_all() -> None:
     from itertools import permutations
 

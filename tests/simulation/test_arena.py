@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,48 @@ def test_the_clock_follows_from_the_loads_alone(method: str, slot: float | None)
 
 def test_every_method_in_which_nodes_keep_models_has_its_clock_checked() -> None:
     assert set(KEPT) - set(CLOCKS) == {"gossip-async"}
+
+
+@pytest.mark.parametrize("slot", [None, 0.25])
+def test_load_aware_feddc_ends_its_rounds_as_soon_as_any_permutation_could(slot: float | None) -> None:
+    in_slots = {} if slot is None else {"loads.clock": "slot", "loads.slot_seconds": slot}
+    clock, begin = HandClock(loads(), slot), 0.0
+    places = [order for order in permutations(range(NODES)) if all(i != j for i, j in enumerate(order))]
+    for row in play("feddc-load-aware", 9, settings={**in_slots, "exchange.local_steps": 100}):
+        ready = [clock.trained(FLOPS_PER_SAMPLE * 3200, node, row.round, begin) for node in range(NODES)]
+        ends = [
+            [clock.sent(MODEL_BITS, i, j, row.round, ready[i]) if i != j else math.inf for j in range(NODES)]
+            for i in range(NODES)
+        ]
+        best = min(max(ends[i][j] for i, j in enumerate(order)) for order in places)
+        assert row.total_seconds == pytest.approx(best, rel=1e-9)
+        begin = row.total_seconds
+
+
+def test_feddc_passes_models_on_and_averages_them_as_often_as_it_is_asked_to() -> None:
+    rows = play("feddc", settings={"exchange.permute_every": 3, "exchange.average_every": 4})
+    counts = {row.round: len(sent(row)) for row in rows}
+    assert counts == {k: 2 * (NODES - 1) if k % 4 == 0 else NODES if k % 3 == 0 else 0 for k in range(1, 13)}
+    ways = {tuple((each.source, each.target) for each in sent(row)) for row in play("feddc", 9)}
+    assert len(ways) > 6
+
+
+def test_pairs_are_drawn_anew_in_every_round() -> None:
+    met: set[tuple[int, int]] = set()
+    for row in play("gossip-pairs", 30):
+        pairs = {(each.source, each.target) for each in sent(row)}
+        assert len(pairs) == len({node for pair in pairs for node in pair}) == NODES - 1
+        assert pairs == {(other, one) for one, other in pairs}
+        met |= pairs
+    assert len(met) == NODES * (NODES - 1)
+
+
+@pytest.mark.parametrize("ring", [False, True])
+def test_an_asynchronous_node_averages_with_each_of_its_neighbours_and_with_no_other(ring: bool) -> None:
+    rows = play("gossip-async", 30, settings={"exchange.topology": "ring"} if ring else {})
+    met = {(each.source, each.target) for row in rows for each in sent(row)}
+    apart = (1, NODES - 1) if ring else range(1, NODES)
+    assert met == {(node, (node + way) % NODES) for node in range(NODES) for way in apart}
 
 
 def test_a_server_beside_the_nodes_sends_to_every_node_and_hears_from_it() -> None:

@@ -18,7 +18,6 @@ from msgspec import UNSET
 import tramfl
 from tests.simulation.hand_clock import HandClock
 from tramfl.config import LoadModel, Scenario, settings_from
-from tramfl.exchange.topology import neighbours
 from tramfl.learning.training.learner import Learner
 from tramfl.learning.training.peers import PeerLearner
 from tramfl.notation import Reals
@@ -44,6 +43,11 @@ class Line(torch.nn.Module):
 
 
 FIRST = np.array([1.0, -1.0, 0.5])
+GRAPHS = {
+    "full": {0: (1, 2, 3), 1: (0, 2, 3), 2: (0, 1, 3), 3: (0, 1, 2)},
+    "ring": {0: (1, 3), 1: (0, 2), 2: (1, 3), 3: (0, 2)},
+}
+"""The neighbours of every node."""
 
 
 def data(copies: Sequence[int]) -> tramfl.Data:
@@ -157,7 +161,7 @@ def test_gossip_mixes_with_metropolis_weights(topology: str) -> None:
     for row in arena.rows:
         graph = {n: tuple(s.target for s in sent(row) if s.source == n) for n in range(NODES)}
         if topology != "matching":
-            assert graph == neighbours(topology, range(NODES))
+            assert graph == GRAPHS[topology]
         w = mixing_matrix(graph) @ np.array([descend(w[node], node, 2) for node in range(NODES)])
     assert found == pytest.approx(w, rel=1e-9)
 
@@ -250,7 +254,7 @@ def test_pdmm_follows_its_equations(topology: str, dual: str, pull: float | None
     steps = 3
     keys: dict[str, Any] = {} if pull is None else {"pull": pull}
     _, found = play(3, rule="pdmm", local_steps=steps, topology=topology, dual_update=dual, **keys)
-    graph = neighbours(topology, range(NODES))
+    graph = GRAPHS[topology]
     w = np.tile(FIRST, (NODES, 1))
     u = {(i, j): FIRST for i in graph for j in graph[i]}
     for _ in range(3):
@@ -308,8 +312,7 @@ def test_cmfd_mixes_soft_outputs_and_distils_them() -> None:
     arena = Arena(scenario, setting)
     rows = list(arena.rounds())
     found = [weights(learner, arena.value((node, "w"))) for node in range(NODES)]
-    graph = neighbours("ring", range(NODES))
-    mix = mixing_matrix(graph)
+    mix = mixing_matrix(GRAPHS["ring"])
     w = np.tile(np.array([FIRST, -FIRST]), (NODES, 1, 1))
     for _ in range(2):
         for i in range(NODES):
