@@ -66,9 +66,15 @@ def test_the_live_view_is_sent_who_trained_and_what_crossed_which_link(tmp_path:
     models = wire_row(run.rows[0]).models
     assert models is not None
     assert models.trained == ((0, 1024), (1, 1024), (2, 1024))
-    assert len(models.sent) == 6
+    assert len(models.sent) == models.transfers == 6
     assert (models.scores, models.worst, models.consensus) == ((0.5, 0.6, 0.7), 0.5, 0.8)
     assert wire_row(played("load-aware", tmp_path).rows[0]).models is None
+    many = {"partition": {"layout": "iid", "nodes": 60}}
+    result = tramfl.simulate("digits-3", method="gossip", rounds=1, train=False, settings=many)
+    models = wire_row(result.rows[0]).models
+    assert models is not None
+    assert [source for source, _ in models.sent] == list(range(60))
+    assert models.transfers == 60 * 59
 
 
 def test_a_page_speaks_of_v_only_where_a_model_travels(tmp_path: Path) -> None:

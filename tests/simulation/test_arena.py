@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -237,6 +239,20 @@ def test_rows_say_who_trained_what_and_every_sample_is_used_as_often_as_any_othe
     for node in range(NODES):
         due = held[node] * used[node].sum() / held[node].sum()
         assert np.abs(used[node] - due).max() <= 1.5
+
+
+@pytest.mark.parametrize("method", KEPT)
+def test_short_rows_of_many_nodes_say_the_same_as_whole_ones(method: str) -> None:
+    many = {"partition": {"layout": "iid", "nodes": 60}}
+    short, whole = (play(method, 2, settings={**many, "record.rows": rows}) for rows in ("short", "whole"))
+    for one, other in zip(short, whole, strict=True):
+        assert one.sent is UNSET
+        assert other.sent_to is UNSET
+        assert other.transfers == sent(other)
+        assert Counter(one.transfers) == Counter(other.transfers)
+        assert one.sent_bits == other.sent_bits == pytest.approx(sum(each.bits for each in one.transfers))
+        assert len(msgspec.json.encode(one.sent_to)) < 60 * 2 * 40
+        assert one.by_node == other.by_node
 
 
 @pytest.mark.parametrize("method", KEPT)
