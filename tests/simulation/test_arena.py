@@ -195,19 +195,18 @@ def test_a_server_beside_the_nodes_sends_to_every_node_and_hears_from_it() -> No
         assert [(each.source, each.target) for each in sent(row)] == ways
 
 
-@pytest.mark.parametrize("method", ["gossip-m-of-n", "fedavg-m-of-n"])
+@pytest.mark.parametrize("method", ["gossip-m-of-n", "fedavg-m-of-n", "feddc", "pdmm", "cmfd"])
 def test_a_round_goes_on_with_the_nodes_that_are_first_by_their_loads(method: str) -> None:
     clock, begin = HandClock(loads()), 0.0
-    for row in play(method):
+    for row in play(method, settings={"exchange.wait_for": 0.5}):
 
         def ready(node: int, round_: int = row.round, begin: float = begin) -> float:
             there = begin
-            if method == "fedavg-m-of-n" and node:
+            over_links = method == "fedavg-m-of-n" and node != 0
+            if over_links:
                 there = clock.sent(MODEL_BITS, 0, node, round_, begin)
             trained = clock.trained(FLOPS, node, round_, there)
-            return (
-                trained if method == "gossip-m-of-n" or not node else clock.sent(MODEL_BITS, node, 0, round_, trained)
-            )
+            return clock.sent(MODEL_BITS, node, 0, round_, trained) if over_links else trained
 
         assert [each.node for each in row.by_node] == sorted(sorted(range(NODES), key=ready)[:3])
         begin = row.total_seconds
@@ -301,6 +300,8 @@ def test_settings_that_a_method_cannot_follow_are_refused_in_one_sentence() -> N
         ("pdmm", {"exchange.local_steps": 1}, "at least 2 steps"),
         ("gossip", {"exchange.rule": "swarm"}, "choose one of fedavg, cyclic"),
         ("fedavg-beside", {"loads.flops": [1e12] * 5}, 'choose "node"'),
+        ("gossip", {"transit.codec": "int8"}, 'with gossip every node keeps a model: leave it at "float32"'),
+        ("cmfd", {"evaluation.readout": "average"}, 'leave it at "last"'),
     ):
         with pytest.raises(BadInput, match=words):
             play(method, 1, settings=settings)

@@ -261,6 +261,15 @@ def _stage(
     nodes = len(setting.held)
     if not setting.held.any():
         raise BadInput("no node has a sample to train on.")
+    for key, value, plain in (
+        ("transit.codec", scenario.transit.codec, "float32"),
+        ("evaluation.readout", scenario.evaluation.readout, "last"),
+    ):
+        if value != plain:
+            raise BadInput(
+                f'{key} = "{value}" is for a model that travels; with {scenario.method_name} every node keeps a model:'
+                f' leave it at "{plain}".'
+            )
     rule = rule_named(settings, nodes)
     own = None if loads is None else checked(loads, nodes)
     source = arena_loads(scenario.loads, nodes, scenario.seed, own, server=settings.server == "beside")
