@@ -10,12 +10,12 @@ import pytest
 from msgspec import structs
 
 from tramfl.config import ExchangeSettings
-from tramfl.exchange import Combine, Reading, RoundPlan, RoundView, TrainStep, rule_named, rule_names
+from tramfl.exchange import MEAN, Combine, Reading, RoundPlan, RoundView, TrainStep, rule_named, rule_names
 from tramfl.exchange.gossip import Gossip
 from tramfl.exchange.plans import AsynchronousRule, BarrierRule
 from tramfl.exchange.topology import metropolis, neighbours, quickest_permutation
 from tramfl.notation import BadInput
-from tramfl.testing import RuleContract
+from tramfl.testing import RuleContract, views
 
 CONTRACT = [name for name in dir(RuleContract) if name.startswith("test_")]
 VARIANTS: dict[str, dict[str, Any]] = {name: {} for name in rule_names()} | {
@@ -105,6 +105,18 @@ class Remembers(Broken):
 def test_the_contract_finds_a_rule_that_breaks_it(broken: type[Broken], test: str) -> None:
     with pytest.raises((AssertionError, BadInput)):
         getattr(contract({}, broken), test)()
+
+
+@pytest.mark.parametrize("rule", rule_names())
+def test_a_rule_is_judged_by_the_mean_over_the_nodes_models_unless_there_is_one_model(rule: str) -> None:
+    view = next(view for view in views() if view.nodes > 2)
+    reading = rule_named(ExchangeSettings(rule=rule), view.nodes).reading(view)
+    if rule in ("fedavg", "cyclic"):
+        assert (reading.headline, reading.nodes) == ("consensus", ())
+        assert isinstance(reading.consensus, tuple)
+    else:
+        assert (reading.headline, reading.nodes) == ("nodes", tuple((n, "w") for n in range(view.nodes)))
+        assert reading.consensus == (None if rule == "cmfd" else MEAN)
 
 
 @pytest.mark.parametrize("topology", ["full", "ring", "matching"])

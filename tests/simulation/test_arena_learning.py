@@ -164,6 +164,7 @@ def test_gossip_mixes_with_metropolis_weights(topology: str) -> None:
             assert graph == GRAPHS[topology]
         w = mixing_matrix(graph) @ np.array([descend(w[node], node, 2) for node in range(NODES)])
     assert found == pytest.approx(w, rel=1e-9)
+    assert consensus(arena) == pytest.approx(w.mean(axis=0), rel=1e-9)
 
 
 def test_gossip_on_a_full_mesh_is_averaging_with_equal_weights() -> None:
