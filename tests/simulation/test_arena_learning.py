@@ -43,7 +43,7 @@ class Line(torch.nn.Module):
 
 
 FIRST = np.array([1.0, -1.0, 0.5])
-GRAPHS = {
+GRAPHS: dict[str, dict[int, tuple[int, ...]]] = {
     "full": {0: (1, 2, 3), 1: (0, 2, 3), 2: (0, 1, 3), 3: (0, 1, 2)},
     "ring": {0: (1, 3), 1: (0, 2), 2: (1, 3), 3: (0, 2)},
 }

@@ -267,8 +267,8 @@ def _stage(
     ):
         if value != plain:
             raise BadInput(
-                f'{key} = "{value}" is for a model that travels; with {scenario.method_name} every node keeps a model:'
-                f' leave it at "{plain}".'
+                f'{key} = "{value}" is for a model that travels; with {scenario.method_name} every node keeps a'
+                f' model: leave it at "{plain}".'
             )
     rule = rule_named(settings, nodes)
     own = None if loads is None else checked(loads, nodes)
