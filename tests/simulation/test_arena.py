@@ -274,13 +274,22 @@ def test_a_round_is_skipped_where_nobody_reports_and_an_absent_node_takes_no_par
         rows = play(method, 4, loads=Quiet())
         assert all(each.node != 3 for row in rows for each in row.by_node)
         assert all(3 not in (each.source, each.target) for row in rows for each in sent(row))
-        if method == "gossip-async":
-            assert (
-                sum(row.idle_seconds for row in rows) > 0
-            )  # all nodes wait in their second cycle, node 3 in every one
-        else:
+        if method != "gossip-async":
             assert [row.node is None for row in rows] == [False, True, False, False]
             assert rows[1].idle_seconds == 1.0
+
+
+def test_an_asynchronous_node_waits_in_a_cycle_in_which_it_does_not_report() -> None:
+    class Pausing:
+        def at(self, round_: int) -> RoundLoads:
+            now = loads().at(round_)
+            flops: list[Any] = [None] * NODES if round_ == 2 else now.flops
+            return RoundLoads(flops, now.bandwidth)
+
+    rows = play("gossip-async", 20, loads=Pausing())
+    assert sum(len(row.by_node) for row in rows) == 20 * NODES - NODES  # of every node, the second cycle
+    assert sum(row.idle_seconds for row in rows) > 0
+    assert sum(row.idle_seconds for row in play("gossip-async", 20)) == 0
 
 
 @pytest.mark.parametrize("method", ["gossip", "gossip-ring", "pdmm", "gossip-async"])
