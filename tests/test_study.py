@@ -47,6 +47,16 @@ def test_a_result_is_a_data_frame_a_line_and_a_page_in_a_notebook(result: tramfl
     assert "<svg" in html
 
 
+def test_a_result_of_several_models_says_which_of_them_was_tested() -> None:
+    for method, words in (
+        ("cmfd", "the mean over the nodes&#x27; models"),
+        ("fedavg", "the one model that all agree on"),
+    ):
+        html = tramfl.simulate("digits-3", method=method, rounds=1)._repr_html_()
+        assert words in html
+    assert ">tested<" not in tramfl.simulate("digits-3", rounds=1)._repr_html_()
+
+
 def test_without_training_there_is_no_model() -> None:
     with pytest.raises(BadInput, match="played without training: there is no model"):
         tramfl.simulate("digits-3", rounds=1, train=False).model()

@@ -36,6 +36,7 @@ from tramfl.reporting import (
 from tramfl.reporting.figures import curve_svg
 from tramfl.reporting.measures import Measure, in_order_of_difficulty, percent
 from tramfl.reporting.runs import doubts
+from tramfl.reporting.several import keeps_models, what_is_tested
 from tramfl.reporting.summary import cell_text, reached_text, seconds
 from tramfl.simulation.api import Result, app_name, changed, data_frame, own_app, simulate
 from tramfl.simulation.grid import cells, finished, play_all, seeds_from, variants
@@ -206,10 +207,13 @@ def result_html(result: Result) -> str:
         ["virtual time", f"{seconds(summary.total_seconds)} s"],
     ]
     measure = Measure.of(result.scenario.budget)
-    measured = _as_run(result).measured
+    run = _as_run(result)
+    measured = run.measured
     if measured is not None:
         last = percent(round(measured, 4)) if measure.is_accuracy else measure.value(measured)
         rows.append([f"last test {measure.name}", last])
+        if keeps_models(run):
+            rows.append(["tested", what_is_tested(run)])
     rows += [
         [f"to {measure.target(float(target))}", reached_text(summary, target)] for target in summary.seconds_to_target
     ]
@@ -218,7 +222,7 @@ def result_html(result: Result) -> str:
     if summary.stopped_because:
         rows.append(["stopped", summary.stopped_because])
     title = f"{summary.scenario}, {summary.policy}, seed {summary.seed}: {summary.status}"
-    return f"<p><b>{escape(title)}</b></p>{_table(None, rows)}{curve_svg([_as_run(result)])}"
+    return f"<p><b>{escape(title)}</b></p>{_table(None, rows)}{curve_svg([run])}"
 
 
 def _as_run(result: Result) -> Run:

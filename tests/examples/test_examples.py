@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import COMMAND, Cli
+from tramfl.record import Sent, read_rows
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -38,18 +39,19 @@ def test_your_own_model_is_a_page_of_code() -> None:
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """The plug-in as pip would lay it out, without pip and without a network."""
+    """The plug-ins as pip would lay them out, without pip and without a network."""
     place = tmp_path / "site"
-    project = tomllib.loads((EXAMPLES / "own_policy/pyproject.toml").read_text())["project"]
-    about = place / f"own_policy-{project['version']}.dist-info"
-    about.mkdir(parents=True)
-    (about / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-    )
-    groups = project["entry-points"].items()
-    entries = [f"[{group}]\n" + "".join(f"{n} = {v}\n" for n, v in names.items()) for group, names in groups]
-    (about / "entry_points.txt").write_text("\n".join(entries))
-    (place / "own_policy").symlink_to(EXAMPLES / "own_policy/src/own_policy")
+    for package in ("own_policy", "own_method"):
+        project = tomllib.loads((EXAMPLES / package / "pyproject.toml").read_text())["project"]
+        about = place / f"{package}-{project['version']}.dist-info"
+        about.mkdir(parents=True)
+        (about / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+        )
+        groups = project["entry-points"].items()
+        entries = [f"[{group}]\n" + "".join(f"{n} = {v}\n" for n, v in names.items()) for group, names in groups]
+        (about / "entry_points.txt").write_text("\n".join(entries))
+        (place / package).symlink_to(EXAMPLES / package / "src" / package)
     return place
 
 
@@ -86,11 +88,29 @@ def test_your_own_policy_is_raced_against_the_others_in_worker_processes(install
     assert "stay-or-nearest" in done.stdout
 
 
-def test_your_own_policy_passes_the_contract_as_its_readme_says(installed: Path, tmp_path: Path) -> None:
-    tests = EXAMPLES / "own_policy/tests"
-    quiet = ("-q", "-n", "0", "-p", "no:cacheprovider", f"--rootdir={tests}", "-c", os.devnull)
+def test_your_own_method_is_listed_run_and_raced_once_it_is_installed(installed: Path, tmp_path: Path) -> None:
+    arguments = ("run", "digits-3", "--method", "pass-on", "--rounds", "3", "--out", "run")
+    assert "no method `pass-on`" in run(None, tmp_path, *arguments).stderr
+    assert "pass-on" in run(installed, tmp_path, "methods").stdout
+    done = run(installed, tmp_path, *arguments, "--quiet")
+    assert (done.returncode, done.stderr) == (0, "")
+    for row in read_rows(tmp_path / "run/rounds.jsonl"):
+        assert row.sent == tuple(Sent((node - 1) % 3, node, 38.42e6) for node in range(3))
+        assert row.decision.reason == "3 nodes train and pass their models on."
+    raced = ("compare", "digits-3", "--methods", "load-aware,pass-on", "--no-training", "--seeds", "1")
+    done = run(installed, tmp_path, *raced, "--rounds", "5")
+    assert done.returncode == 0, done.stderr
+    assert "pass-on" in done.stdout
+
+
+@pytest.mark.parametrize(("package", "tests"), [("own_policy", 8), ("own_method", 5)])
+def test_your_own_part_passes_the_contract_as_its_readme_says(
+    installed: Path, tmp_path: Path, package: str, tests: int
+) -> None:
+    place = EXAMPLES / package / "tests"
+    quiet = ("-q", "-n", "0", "-p", "no:cacheprovider", f"--rootdir={place}", "-c", os.devnull)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *quiet, str(tests)],
+        [sys.executable, "-m", "pytest", *quiet, str(place)],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(installed)},
         capture_output=True,
@@ -99,14 +119,20 @@ def test_your_own_policy_passes_the_contract_as_its_readme_says(installed: Path,
         check=False,
     )
     assert done.returncode == 0, done.stdout
-    assert "8 passed" in done.stdout
+    assert f"{tests} passed" in done.stdout
 
 
-def test_the_readme_of_the_plug_in_names_what_is_there() -> None:
-    text = (EXAMPLES / "own_policy/README.md").read_text()
-    assert "pip install -e examples/own_policy" in text
-    assert "--policy stay-or-nearest" in text
-    assert "tramfl.policies" in text
+@pytest.mark.parametrize(
+    ("package", "words"),
+    [
+        ("own_policy", ("--policy stay-or-nearest", "tramfl.policies")),
+        ("own_method", ("--method pass-on", "tramfl.methods")),
+    ],
+)
+def test_the_readme_of_a_plug_in_names_what_is_there(package: str, words: tuple[str, ...]) -> None:
+    text = (EXAMPLES / package / "README.md").read_text()
+    for word in (f"pip install -e examples/{package}", *words):
+        assert word in text
 
 
 def test_three_hospitals_train_in_simulation_and_as_real_sites_with_the_same_app(

@@ -10,12 +10,12 @@ import pytest
 from msgspec import structs
 
 from tramfl.config import ExchangeSettings
-from tramfl.exchange import Combine, Reading, RoundPlan, RoundView, TrainStep, rule_named, rule_names
+from tramfl.exchange import MEAN, Combine, Reading, RoundPlan, RoundView, TrainStep, rule_named, rule_names
 from tramfl.exchange.gossip import Gossip
 from tramfl.exchange.plans import AsynchronousRule, BarrierRule
 from tramfl.exchange.topology import metropolis, neighbours, quickest_permutation
 from tramfl.notation import BadInput
-from tramfl.testing import RuleContract
+from tramfl.testing import RuleContract, views
 
 CONTRACT = [name for name in dir(RuleContract) if name.startswith("test_")]
 VARIANTS: dict[str, dict[str, Any]] = {name: {} for name in rule_names()} | {
@@ -107,6 +107,18 @@ def test_the_contract_finds_a_rule_that_breaks_it(broken: type[Broken], test: st
         getattr(contract({}, broken), test)()
 
 
+@pytest.mark.parametrize("rule", rule_names())
+def test_a_rule_is_judged_by_the_mean_over_the_nodes_models_unless_there_is_one_model(rule: str) -> None:
+    view = next(view for view in views() if view.nodes > 2)
+    reading = rule_named(ExchangeSettings(rule=rule), view.nodes).reading(view)
+    if rule in ("fedavg", "cyclic"):
+        assert (reading.headline, reading.nodes) == ("consensus", ())
+        assert isinstance(reading.consensus, tuple)
+    else:
+        assert (reading.headline, reading.nodes) == ("nodes", tuple((n, "w") for n in range(view.nodes)))
+        assert reading.consensus == (None if rule == "cmfd" else MEAN)
+
+
 @pytest.mark.parametrize("topology", ["full", "ring", "matching"])
 @pytest.mark.parametrize("nodes", [1, 2, 3, 6, 7])
 def test_metropolis_weights_are_symmetric_and_doubly_stochastic(topology: str, nodes: int) -> None:
@@ -115,6 +127,21 @@ def test_metropolis_weights_are_symmetric_and_doubly_stochastic(topology: str, n
     assert mix == pytest.approx(mix.T)
     assert mix.sum(axis=1) == pytest.approx(1)
     assert (mix >= 0).all()
+
+
+def test_every_node_has_its_neighbours_and_no_others() -> None:
+    assert neighbours("full", [0, 2, 5]) == {0: (2, 5), 2: (0, 5), 5: (0, 2)}
+    assert neighbours("ring", [0, 2, 5, 7]) == {0: (2, 7), 2: (0, 5), 5: (2, 7), 7: (0, 5)}
+    assert neighbours("ring", [3, 4]) == {3: (4,), 4: (3,)}
+    pairs = neighbours("matching", range(7), np.random.default_rng(0))
+    assert sorted(map(len, pairs.values())) == [0, *[1] * 6]
+    assert all(pairs[other] == (node,) for node, others in pairs.items() for other in others)
+
+
+def test_metropolis_weights_go_by_the_neighbour_that_has_more_of_them() -> None:
+    path = metropolis({0: (1,), 1: (0, 2, 3), 2: (1,), 3: (1,)})
+    assert path[0] == pytest.approx({0: 3 / 4, 1: 1 / 4})
+    assert path[1] == pytest.approx({1: 1 / 4, 0: 1 / 4, 2: 1 / 4, 3: 1 / 4})
 
 
 def test_the_quickest_permutation_is_as_quick_as_the_best_of_all() -> None:

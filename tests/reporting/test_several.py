@@ -7,8 +7,9 @@ from msgspec import UNSET, structs
 
 import tramfl
 from tramfl.record import ModelScores
-from tramfl.reporting import several
+from tramfl.reporting import page, several
 from tramfl.reporting.colours import looks
+from tramfl.reporting.comparing_plots import comparison
 from tramfl.reporting.dashboard.wire import wire_row
 from tramfl.reporting.page import render
 from tramfl.reporting.run_plots import inside
@@ -35,9 +36,9 @@ def test_the_page_says_which_models_were_tested_and_what_was_shared(tmp_path: Pa
     assert "the one model that all agree on (fedavg)" in words
     assert "the mean over the nodes' models (gossip, cmfd)" in words or "(cmfd, gossip)" in words
     assert shared_in_words(runs) == ["cmfd: 100 samples that the nodes keep aside of their data, without labels"]
-    page = render(runs)
-    assert "without labels" in page
-    assert "Worst node" in page
+    text = render(runs)
+    assert "without labels" in text
+    assert "Worst node" in text
     assert several.tested_in_words(runs[:1]) == ""
 
 
@@ -65,6 +66,43 @@ def test_the_live_view_is_sent_who_trained_and_what_crossed_which_link(tmp_path:
     models = wire_row(run.rows[0]).models
     assert models is not None
     assert models.trained == ((0, 1024), (1, 1024), (2, 1024))
-    assert len(models.sent) == 6
+    assert len(models.sent) == models.transfers == 6
     assert (models.scores, models.worst, models.consensus) == ((0.5, 0.6, 0.7), 0.5, 0.8)
     assert wire_row(played("load-aware", tmp_path).rows[0]).models is None
+    many = {"partition": {"layout": "iid", "nodes": 60}}
+    result = tramfl.simulate("digits-3", method="gossip", rounds=1, train=False, settings=many)
+    models = wire_row(result.rows[0]).models
+    assert models is not None
+    assert [source for source, _ in models.sent] == list(range(60))
+    assert models.transfers == 60 * 59
+
+
+def test_a_page_speaks_of_v_only_where_a_model_travels(tmp_path: Path) -> None:
+    gossip, travels = played("gossip", tmp_path), played("load-aware", tmp_path)
+    assert "The limit V on the variance is 100." in render([gossip, travels])
+    alone = render([gossip])
+    assert "limit V" not in alone
+    assert "the method has no limit on it" in alone
+    figure = next(plot for plot in inside([gossip], looks([gossip.policy])) if plot.key == "labels")
+    assert "shapes" not in figure.views[0]["layout"]
+
+
+def test_the_rounds_of_an_asynchronous_method_name_each_node_once(tmp_path: Path) -> None:
+    run = played("gossip-async", tmp_path)
+    nodes = [{each.node for each in row.by_node} for row in run.rows]
+    assert any(len(each) < 3 for each in nodes), "no node was faster than another"
+    shown = [min(each) if len(each) == 1 else f"{len(each)} nodes" for each in nodes]
+    assert page._rounds(run)["node"] == shown
+
+
+def test_a_caption_counts_one_round_as_one_and_lists_no_more_ends_than_can_be_read(tmp_path: Path) -> None:
+    run = played("gossip", tmp_path)
+
+    def words(count: int) -> str:
+        summaries = [structs.replace(run.summary, policy=f"number-{n}", rounds=1) for n in range(count)]
+        runs = [Run(run.folder, run.settings, run.resolved, run.rows[:1], summary) for summary in summaries]
+        return next(p.words for p in comparison(runs, looks([r.policy for r in runs])) if p.key == "time")
+
+    assert words(8).endswith(" s after 1 round.")
+    assert "number-7" in words(8)
+    assert words(9) == "A jump is a round that waited for a busy node or a slow link."

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -144,25 +147,66 @@ def test_every_method_in_which_nodes_keep_models_has_its_clock_checked() -> None
     assert set(KEPT) - set(CLOCKS) == {"gossip-async"}
 
 
+@pytest.mark.parametrize("slot", [None, 0.25])
+def test_load_aware_feddc_ends_its_rounds_as_soon_as_any_permutation_could(slot: float | None) -> None:
+    in_slots = {} if slot is None else {"loads.clock": "slot", "loads.slot_seconds": slot}
+    clock, begin = HandClock(loads(), slot), 0.0
+    places = [order for order in permutations(range(NODES)) if all(i != j for i, j in enumerate(order))]
+    for row in play("feddc-load-aware", 9, settings={**in_slots, "exchange.local_steps": 100}):
+        ready = [clock.trained(FLOPS_PER_SAMPLE * 3200, node, row.round, begin) for node in range(NODES)]
+        ends = [
+            [clock.sent(MODEL_BITS, i, j, row.round, ready[i]) if i != j else math.inf for j in range(NODES)]
+            for i in range(NODES)
+        ]
+        best = min(max(ends[i][j] for i, j in enumerate(order)) for order in places)
+        assert row.total_seconds == pytest.approx(best, rel=1e-9)
+        begin = row.total_seconds
+
+
+def test_feddc_passes_models_on_and_averages_them_as_often_as_it_is_asked_to() -> None:
+    rows = play("feddc", settings={"exchange.permute_every": 3, "exchange.average_every": 4})
+    counts = {row.round: len(sent(row)) for row in rows}
+    assert counts == {k: 2 * (NODES - 1) if k % 4 == 0 else NODES if k % 3 == 0 else 0 for k in range(1, 13)}
+    ways = {tuple((each.source, each.target) for each in sent(row)) for row in play("feddc", 9)}
+    assert len(ways) > 6
+
+
+def test_pairs_are_drawn_anew_in_every_round() -> None:
+    met: set[tuple[int, int]] = set()
+    for row in play("gossip-pairs", 30):
+        pairs = {(each.source, each.target) for each in sent(row)}
+        assert len(pairs) == len({node for pair in pairs for node in pair}) == NODES - 1
+        assert pairs == {(other, one) for one, other in pairs}
+        met |= pairs
+    assert len(met) == NODES * (NODES - 1)
+
+
+@pytest.mark.parametrize("ring", [False, True])
+def test_an_asynchronous_node_averages_with_each_of_its_neighbours_and_with_no_other(ring: bool) -> None:
+    rows = play("gossip-async", 30, settings={"exchange.topology": "ring"} if ring else {})
+    met = {(each.source, each.target) for row in rows for each in sent(row)}
+    apart = (1, NODES - 1) if ring else range(1, NODES)
+    assert met == {(node, (node + way) % NODES) for node in range(NODES) for way in apart}
+
+
 def test_a_server_beside_the_nodes_sends_to_every_node_and_hears_from_it() -> None:
     ways = [(NODES, node) for node in range(NODES)] + [(node, NODES) for node in range(NODES)]
     for row in play("fedavg-beside"):
         assert [(each.source, each.target) for each in sent(row)] == ways
 
 
-@pytest.mark.parametrize("method", ["gossip-m-of-n", "fedavg-m-of-n"])
+@pytest.mark.parametrize("method", ["gossip-m-of-n", "fedavg-m-of-n", "feddc", "pdmm", "cmfd"])
 def test_a_round_goes_on_with_the_nodes_that_are_first_by_their_loads(method: str) -> None:
     clock, begin = HandClock(loads()), 0.0
-    for row in play(method):
+    for row in play(method, settings={"exchange.wait_for": 0.5}):
 
         def ready(node: int, round_: int = row.round, begin: float = begin) -> float:
             there = begin
-            if method == "fedavg-m-of-n" and node:
+            over_links = method == "fedavg-m-of-n" and node != 0
+            if over_links:
                 there = clock.sent(MODEL_BITS, 0, node, round_, begin)
             trained = clock.trained(FLOPS, node, round_, there)
-            return (
-                trained if method == "gossip-m-of-n" or not node else clock.sent(MODEL_BITS, node, 0, round_, trained)
-            )
+            return clock.sent(MODEL_BITS, node, 0, round_, trained) if over_links else trained
 
         assert [each.node for each in row.by_node] == sorted(sorted(range(NODES), key=ready)[:3])
         begin = row.total_seconds
@@ -197,6 +241,20 @@ def test_rows_say_who_trained_what_and_every_sample_is_used_as_often_as_any_othe
 
 
 @pytest.mark.parametrize("method", KEPT)
+def test_short_rows_of_many_nodes_say_the_same_as_whole_ones(method: str) -> None:
+    many = {"partition": {"layout": "iid", "nodes": 60}}
+    short, whole = (play(method, 2, settings={**many, "record.rows": rows}) for rows in ("short", "whole"))
+    for one, other in zip(short, whole, strict=True):
+        assert one.sent is UNSET
+        assert other.sent_to is UNSET
+        assert other.transfers == sent(other)
+        assert Counter(one.transfers) == Counter(other.transfers)
+        assert one.sent_bits == other.sent_bits == pytest.approx(sum(each.bits for each in one.transfers))
+        assert len(msgspec.json.encode(one.sent_to)) < 60 * 2 * 40
+        assert one.by_node == other.by_node
+
+
+@pytest.mark.parametrize("method", KEPT)
 def test_a_schedule_that_stopped_anywhere_goes_on_as_if_it_had_not(method: str, tmp_path: Path) -> None:
     whole = play(method, 7)
     play(method, 4, out=tmp_path)
@@ -221,6 +279,19 @@ def test_a_round_is_skipped_where_nobody_reports_and_an_absent_node_takes_no_par
             assert rows[1].idle_seconds == 1.0
 
 
+def test_an_asynchronous_node_waits_in_a_cycle_in_which_it_does_not_report() -> None:
+    class Pausing:
+        def at(self, round_: int) -> RoundLoads:
+            now = loads().at(round_)
+            flops: list[Any] = [None] * NODES if round_ == 2 else now.flops
+            return RoundLoads(flops, now.bandwidth)
+
+    rows = play("gossip-async", 20, loads=Pausing())
+    assert sum(len(row.by_node) for row in rows) == 20 * NODES - NODES  # of every node, the second cycle
+    assert sum(row.idle_seconds for row in rows) > 0
+    assert sum(row.idle_seconds for row in play("gossip-async", 20)) == 0
+
+
 @pytest.mark.parametrize("method", ["gossip", "gossip-ring", "pdmm", "gossip-async"])
 def test_a_link_without_a_bandwidth_between_nodes_that_report_is_refused_where_something_is_sent(method: str) -> None:
     class Torn:
@@ -242,6 +313,8 @@ def test_settings_that_a_method_cannot_follow_are_refused_in_one_sentence() -> N
         ("pdmm", {"exchange.local_steps": 1}, "at least 2 steps"),
         ("gossip", {"exchange.rule": "swarm"}, "choose one of fedavg, cyclic"),
         ("fedavg-beside", {"loads.flops": [1e12] * 5}, 'choose "node"'),
+        ("gossip", {"transit.codec": "int8"}, 'with gossip every node keeps a model: leave it at "float32"'),
+        ("cmfd", {"evaluation.readout": "average"}, 'leave it at "last"'),
     ):
         with pytest.raises(BadInput, match=words):
             play(method, 1, settings=settings)

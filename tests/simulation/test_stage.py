@@ -63,6 +63,15 @@ def played(steps: Sequence[Step], rounds: int) -> tuple[list[Moment], list[objec
     return ends, known
 
 
+def test_a_node_computes_one_thing_at_a_time() -> None:
+    found = stage()
+    once = found.run([TrainStep(0, 10)], 1, 0.0)[0]
+    again = stage().run([TrainStep(0, 10, into="one"), TrainStep(0, 10, into="other")], 1, 0.0)[0]
+    apart = stage().run([TrainStep(0, 10), TrainStep(1, 10)], 1, 0.0)[0]
+    assert again == pytest.approx(2 * once)
+    assert apart == max(once, stage().run([TrainStep(1, 10)], 1, 0.0)[0])
+
+
 @pytest.mark.parametrize("graph", [MESH, RING, {0: (), 1: (2,), 2: (1,)}], ids=["mesh", "ring", "pair"])
 @pytest.mark.parametrize("twice", [False, True], ids=["once", "twice in a round"])
 def test_a_mix_is_what_its_sends_and_combines_are(graph: dict[int, tuple[int, ...]], twice: bool) -> None:

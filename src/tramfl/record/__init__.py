@@ -13,7 +13,15 @@ from tramfl.record.files import (
     write_atomically,
     writing,
 )
-from tramfl.record.folder import ClockKind, Resolved, RunFolder, folder_name, runs_inside
+from tramfl.record.folder import (
+    ClockKind,
+    Resolved,
+    RunFolder,
+    folder_name,
+    resolved_from,
+    runs_inside,
+    settings_to_show,
+)
 from tramfl.record.milestones import Milestones, is_past_a_limit, is_test_due, seconds_to
 from tramfl.record.rows import (
     MANY_NODES,
@@ -25,6 +33,7 @@ from tramfl.record.rows import (
     RowWriter,
     Scores,
     Sent,
+    SentTo,
     check_rows,
     in_columns,
     keep_whole_rows,
@@ -69,6 +78,7 @@ __all__ = [
     "RunState",
     "Scores",
     "Sent",
+    "SentTo",
     "SiteNow",
     "Summary",
     "Tally",
@@ -86,9 +96,11 @@ __all__ = [
     "read_audit",
     "read_config",
     "read_rows",
+    "resolved_from",
     "row_of",
     "runs_inside",
     "seconds_to",
+    "settings_to_show",
     "shortened",
     "sound_entry",
     "sound_row",

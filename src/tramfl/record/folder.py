@@ -221,11 +221,11 @@ class RunFolder:
 
     def scenario_to_show(self) -> Scenario:
         """The scenario of the run here, without keys that this version does not know: later versions can be read."""
-        return settings_from(_known(self._config(), Scenario), Scenario, str(self.config))
+        return settings_to_show(self._config(), str(self.config))
 
     def resolved(self) -> Resolved:
         """How the run here is played, and what its scenario came to."""
-        return settings_from(self._config().get("resolved", {}), Resolved, f"{self.config}, table `resolved`")
+        return resolved_from(self._config(), str(self.config))
 
     def _config(self) -> dict[str, Any]:
         if not self.holds_run:
@@ -304,6 +304,16 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def settings_to_show(config: dict[str, Any], source: str) -> Scenario:
+    """The scenario of what config.toml has, without keys that this version does not know."""
+    return settings_from(_known(config, Scenario), Scenario, source)
+
+
+def resolved_from(config: dict[str, Any], source: str) -> Resolved:
+    """Table `resolved` of what config.toml has."""
+    return settings_from(config.get("resolved", {}), Resolved, f"{source}, table `resolved`")
 
 
 def _known(table: dict[str, Any], kind: type[Struct]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from heapq import nlargest, nsmallest
 from pathlib import Path
 from typing import Literal
@@ -99,6 +100,44 @@ class Sent(Struct, frozen=True, array_like=True, gc=False):
     bits: float
 
 
+class SentTo(Struct, frozen=True, array_like=True, gc=False):
+    """What one place sent to others, each the same number of bits."""
+
+    source: int
+    bits: float
+    """Of each transfer."""
+    ranges: tuple[int, ...]
+    """The first and the last of every range of targets: 0, 2, 4, 9 are 0 to 2 and 4 to 9."""
+
+    @classmethod
+    def of(cls, source: int, bits: float, targets: tuple[int, ...]) -> SentTo:
+        """The same with targets in ranges."""
+        return cls(source, bits, _in_ranges(targets))
+
+    def __len__(self) -> int:
+        """How many transfers."""
+        return sum(last - first + 1 for first, last in zip(self.ranges[::2], self.ranges[1::2], strict=True))
+
+    @property
+    def one_by_one(self) -> Iterator[Sent]:
+        """Every transfer."""
+        for first, last in zip(self.ranges[::2], self.ranges[1::2], strict=True):
+            for target in range(first, last + 1):
+                yield Sent(self.source, target, self.bits)
+
+
+@lru_cache(maxsize=2048)
+def _in_ranges(targets: tuple[int, ...]) -> tuple[int, ...]:
+    """Numbers as ranges of such that follow each other; a graph that stays asks for the same ones in every round."""
+    found: list[int] = []
+    for target in targets:
+        if found and target == found[-1] + 1:
+            found[-1] = target
+        else:
+            found += (target, target)
+    return tuple(found)
+
+
 class ModelScores(Struct, frozen=True, omit_defaults=True):
     """How good several models are, by the metric of the budget; null where it was not measured."""
 
@@ -159,11 +198,13 @@ class Row(Struct, frozen=True, kw_only=True):
     trained: tuple[NodeTrained, ...] | UnsetType = UNSET
     """Where every node keeps a model: who trained what in the round; `node` is the first of them."""
     sent: tuple[Sent, ...] | UnsetType = UNSET
-    """Where every node keeps a model: what was sent where."""
+    """Where every node keeps a model: what was sent where; a short row of many nodes has `sent_to` instead."""
     models: ModelScores | UnsetType = UNSET
     """Where every node keeps a model: the scores of each, in rounds that were tested."""
     sent_bits: float | UnsetType = UNSET
-    """Where every node keeps a model: all bits of the round; a short row of many nodes has no list of them."""
+    """Where every node keeps a model: all bits of the round."""
+    sent_to: tuple[SentTo, ...] | UnsetType = UNSET
+    """Of a short row of many nodes: what was sent where, one entry a sender, with ranges of targets."""
 
     @property
     def by_node(self) -> tuple[NodeTrained, ...]:
@@ -171,6 +212,13 @@ class Row(Struct, frozen=True, kw_only=True):
         if self.trained is not UNSET:
             return self.trained
         return () if self.node is None else (NodeTrained(self.node, self.samples),)
+
+    @property
+    def transfers(self) -> tuple[Sent, ...]:
+        """What was sent where, one by one; none in the row of a model that travels."""
+        if self.sent_to is not UNSET:
+            return tuple(each for group in self.sent_to for each in group.one_by_one)
+        return () if self.sent is UNSET else self.sent
 
     @property
     def overhead(self) -> float:

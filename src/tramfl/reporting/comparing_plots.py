@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from tramfl.reporting.plots import (
 )
 from tramfl.reporting.runs import Run, by_measure, virtual
 from tramfl.reporting.several import tested_in_words
-from tramfl.reporting.summary import seconds
+from tramfl.reporting.summary import rounds_text, seconds
 
 PARTS = (
     ("Compute", COMPUTE, "#FFFFFF"),
@@ -33,6 +33,8 @@ PARTS = (
     ("Overhead", OVERHEAD, "#1B1F24"),
 )
 """Where time goes, with the colour of its bar and of the text upon it."""
+MOST_IN_WORDS = 8
+"""Lines whose ends a caption lists; of more, the tables above the figures have them."""
 ALWAYS_SHOWN = ("Compute", "Transfer", "Waiting")
 
 
@@ -66,9 +68,9 @@ def _metric(runs: Sequence[Run], looks: Looks, place: int) -> Plot | None:
         layout["xaxis"] |= {"range": [0, cut], "autorange": False}
     lasted = {policy: sum(parts) for policy, parts in series.seconds_spent(runs).items()}
     last = {policy: measure.value(band.mean[-1]) for policy, band in found.items()}
-    ends = "; ".join(f"{policy} ends at {last[policy]} after {seconds(lasted[policy])} s" for policy in found)
+    ends = _in_words({p: f"{p} ends at {last[p]} after {seconds(lasted[p])} s" for p in found})
     words = (
-        f"{'Lower' if measure.lower else 'Higher'} and further left is better. {ends}."
+        f"{'Lower' if measure.lower else 'Higher'} and further left is better.{ends}"
         + (" Dotted lines are the targets." if targets else "")
         + (" After a run has ended, its last value counts." if any(b.seeds > 1 for b in found.values()) else "")
         + (" Double-click shows the whole time." if cut else "")
@@ -92,9 +94,9 @@ def _time(runs: Sequence[Run], looks: Looks) -> Plot | None:
     found = series.bands(runs, series.time_over_rounds, points=POINTS, focus=cut)
     rounds = _means(runs, lambda run: run.summary.rounds)
     lasted = _means(runs, lambda run: run.summary.total_seconds)
-    ends = "; ".join(f"{p}: {seconds(lasted[p])} s after {rounds[p]:,.0f} rounds" for p in found)
-    ends += f".{_on_average(runs)}{_cut_in_words(cut)}"
-    words = f"A jump is a round that waited for a busy node or a slow link. {ends}"
+    ends = _in_words({p: f"{p}: {seconds(lasted[p])} s after {rounds_text(round(rounds[p]))}" for p in found})
+    ends += f"{_on_average(runs)}{_cut_in_words(cut)}"
+    words = f"A jump is a round that waited for a busy node or a slow link.{ends}"
     layout = layout_of("Round", time_axis(runs), from_zero="xy", legend=len(found) > 1)
     _cut_rounds(layout, cut, found)
     return Plot(
@@ -127,12 +129,17 @@ def _losses(runs: Sequence[Run], looks: Looks) -> Iterable[Plot | None]:
             yield None
             continue
         first, last = _first_and_last(runs, quantity)
-        ends = "; ".join(f"{p}: from {first[p]:.2f} to {last[p]:.2f}" for p in found)
-        ends += f".{_on_average(runs)}{_cut_in_words(cut)}"
+        ends = _in_words({p: f"{p}: from {first[p]:.2f} to {last[p]:.2f}" for p in found})
+        ends += f"{_on_average(runs)}{_cut_in_words(cut)}"
         layout = layout_of("Round", "Loss", from_zero="xy", legend=len(found) > 1)
         _cut_rounds(layout, cut, found)
         data = _lines(found, looks, "%{y:.3f} at round %{x}")
-        yield Plot(key, title, f"{meaning} {ends}", [{"data": data, "layout": layout}])
+        yield Plot(key, title, f"{meaning}{ends}", [{"data": data, "layout": layout}])
+
+
+def _in_words(ends: Mapping[str, str]) -> str:
+    """How every line of a figure ends, in one sentence; nothing where there are too many to be read."""
+    return f" {'; '.join(ends.values())}." if 0 < len(ends) <= MOST_IN_WORDS else ""
 
 
 def _means(runs: Sequence[Run], figure: Callable[[Run], float]) -> dict[str, float]:

@@ -20,6 +20,7 @@ from tramfl.reporting import series
 from tramfl.reporting.colours import Look, in_order, looks
 from tramfl.reporting.measures import Measure
 from tramfl.reporting.runs import Run, by_measure, by_scenario, virtual
+from tramfl.reporting.several import keeps_models
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -232,7 +233,7 @@ def _label_usage(run: Run, colour: str) -> Draw:
         heat.grid(visible=False)
         _mark_each(heat.yaxis, len(run.labels), run.labels)
         heat.set(ylabel="Label", ylim=(len(run.labels) - 0.5, -0.5))
-        limit = run.settings.variance_limit
+        limit = math.inf if keeps_models(run) else run.settings.variance_limit
         variance.plot(usage.rounds, usage.variance, color=colour, linewidth=1)
         if math.isfinite(limit):
             variance.axhline(limit, color="#333333", linewidth=0.8, linestyle="--")

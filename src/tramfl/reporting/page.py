@@ -21,7 +21,7 @@ import msgspec
 from msgspec import UnsetType
 
 from tramfl.notation import BadInput
-from tramfl.record import write_atomically, writing
+from tramfl.record import Row, write_atomically, writing
 from tramfl.reporting import comparing_plots, run_plots, sections
 from tramfl.reporting.colours import looks
 from tramfl.reporting.markup import Html, together
@@ -100,7 +100,7 @@ def _rounds(run: Run) -> dict[str, Any]:
     return {
         "round": [row.round for row in rows],
         "at": [round(row.total_seconds, 3) for row in rows],
-        "node": [row.node if len(row.by_node) <= 1 else f"{len(row.by_node)} nodes" for row in rows],
+        "node": [_who(row) for row in rows],
         "samples": [sum(row.samples) for row in rows],
         "compute": [round(row.compute_seconds, 4) for row in rows],
         "transfer": [round(row.transfer_seconds, 4) for row in rows],
@@ -113,6 +113,12 @@ def _rounds(run: Run) -> dict[str, Any]:
             for row in rows
         ],
     }
+
+
+def _who(row: Row) -> int | str | None:
+    """Who trained: the node, or how many; in a row of an asynchronous method a node may train more than once."""
+    nodes = {each.node for each in row.by_node}
+    return row.node if len(nodes) <= 1 else f"{len(nodes)} nodes"
 
 
 def _rejected(nodes: tuple[int, ...] | UnsetType) -> str:

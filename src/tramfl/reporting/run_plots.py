@@ -246,7 +246,7 @@ def _node_bubbles(run: Run, colour: str) -> tuple[Spec, str]:
 
 def _label_usage(run: Run, colour: str) -> tuple[Spec, str]:
     usage = series.label_usage(run, LABEL_COLUMNS)
-    limit = run.settings.variance_limit
+    limit = math.inf if keeps_models(run) else run.settings.variance_limit
     names = [as_text(name) for name in run.labels]
     heat = {
         "type": "heatmap",
@@ -298,11 +298,11 @@ def _variance_axis(usage: series.LabelUsage, limit: float) -> dict[str, Any]:
 def _balance_in_words(run: Run, usage: series.LabelUsage) -> str:
     final = usage.used[:, -1]
     limit, greatest = run.settings.variance_limit, float(usage.variance.max())
+    used = f"By the end each label was used between {final.min():,.0f} and {final.max():,.0f} times."
+    if keeps_models(run):
+        return f"{used} The greatest variance over the labels is {greatest:,.0f}; the method has no limit on it."
     kept = "stays within" if greatest <= limit else "exceeds"
-    return (
-        f"By the end each label was used between {final.min():,.0f} and {final.max():,.0f} times. "
-        f"The variance over the labels {kept} V = {limit:,.6g}; its greatest value is {greatest:,.0f}."
-    )
+    return f"{used} The variance over the labels {kept} V = {limit:,.6g}; its greatest value is {greatest:,.0f}."
 
 
 def _journey_title(runs: Sequence[Run]) -> str:

@@ -14,6 +14,7 @@ from tramfl.reporting.plots import Plot
 from tramfl.reporting.run_plots import MANY_NODES, held_map
 from tramfl.reporting.runs import Run, by_scenario, doubts, settings_of, virtual
 from tramfl.reporting.several import (
+    keeps_models,
     last_scores,
     mean_sent_gigabits,
     shared_in_words,
@@ -208,9 +209,10 @@ def _totals(runs: Sequence[Run], looks: Looks) -> Html:
         rows.append(
             [_policy(policy, looks), *totals, sent, *(_last_measured(group, measure) for measure in measures)]
         )
-    limits = ", ".join(f"{limit:,.6g}" for limit in sorted({run.settings.variance_limit for run in runs}))
-    means = "Means over seeds; the variance is the largest of any seed. " if len(runs) > len(rows) else ""
-    caption = f"Totals of the whole run. {means}The limit V on the variance is {limits}."
+    bound = sorted({run.settings.variance_limit for run in runs if not keeps_models(run)})
+    limits = f" The limit V on the variance is {', '.join(f'{limit:,.6g}' for limit in bound)}." if bound else ""
+    means = " Means over seeds; the variance is the largest of any seed." if len(runs) > len(rows) else ""
+    caption = f"Totals of the whole run.{means}{limits}"
     last = [f"Last {measure.name}" for measure in measures]
     headings = [_kind(runs), *(heading for heading, _ in TOTALS), "Sent (Gbit)", *last]
     return table(caption, headings, rows, class_="numbers")

@@ -331,7 +331,7 @@ def _flat(row: Row) -> dict[str, Any]:
     decision = table.pop("decision")
     loads = table.pop("loads").in_full
     table.update(policy=decision.policy, reason=decision.reason, predicted_seconds=decision.predicted_seconds)
-    for structure in ("schema", "sites", "copies", "trained", "sent", "models"):
+    for structure in ("schema", "sites", "copies", "trained", "sent", "sent_to", "models"):
         table.pop(structure)
     table["rejected"] = 0 if row.rejected is msgspec.UNSET else len(row.rejected)
     table["sent_bits"] = None if row.sent_bits is msgspec.UNSET else row.sent_bits

@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from tramfl.config import ExchangeSettings, Scenario
@@ -37,6 +37,7 @@ from tramfl.record import (
     RowLoads,
     Scores,
     Sent,
+    SentTo,
     is_test_due,
     shortened,
 )
@@ -173,6 +174,7 @@ class Arena(Playing):
         holder = next((source for source, _, _ in sent if source < nodes), node or 0)
         links = [b if math.isfinite(b) else None for b in loads.bandwidth[holder][:nodes]]
         links[holder] = None
+        grouped = self.scenario.record.rows == "short" and nodes > MANY_NODES
         return Row(
             schema=SCHEMA if number == 1 else UNSET,
             round=number,
@@ -188,15 +190,10 @@ class Arena(Playing):
             label_variance=ledger.label_variance,
             decision=RowDecision(self.scenario.method_name, played.reason, played.seconds, ()),
             trained=tuple(trained),
-            sent=self._listed(sent),
+            sent=UNSET if grouped else _one_by_one(sent),
+            sent_to=_by_sender(sent) if grouped else UNSET,
             sent_bits=math.fsum(bits * len(targets) for _, targets, bits in sent),
         )
-
-    def _listed(self, sent: Sequence[Shipment]) -> tuple[Sent, ...] | UnsetType:
-        """Every transfer; none in the short rows of many nodes, which would be long with them."""
-        if self.scenario.record.rows == "short" and len(self.setting.held) > MANY_NODES:
-            return UNSET
-        return tuple(Sent(source, target, bits) for source, targets, bits in sent for target in targets)
 
     # Testing.
 
@@ -245,12 +242,34 @@ class Arena(Playing):
         return _MEAN_MODEL
 
 
+def _one_by_one(sent: Sequence[Shipment]) -> tuple[Sent, ...]:
+    return tuple(Sent(source, target, bits) for source, targets, bits in sent for target in targets)
+
+
+def _by_sender(sent: Sequence[Shipment]) -> tuple[SentTo, ...]:
+    """The same for the short rows of many nodes, which would be long with a list of all transfers."""
+    found: dict[tuple[int, float], tuple[int, ...]] = {}
+    for source, targets, bits in sent:
+        before = found.get((source, bits))
+        found[source, bits] = targets if before is None else before + targets
+    return tuple(SentTo.of(source, bits, targets) for (source, bits), targets in found.items())
+
+
 def _stage(
     scenario: Scenario, setting: Setting, settings: ExchangeSettings, loads: LoadSource | None
 ) -> tuple[Stage, BarrierRule | AsynchronousRule]:
     nodes = len(setting.held)
     if not setting.held.any():
         raise BadInput("no node has a sample to train on.")
+    for key, value, plain in (
+        ("transit.codec", scenario.transit.codec, "float32"),
+        ("evaluation.readout", scenario.evaluation.readout, "last"),
+    ):
+        if value != plain:
+            raise BadInput(
+                f'{key} = "{value}" is for a model that travels; with {scenario.method_name} every node keeps a'
+                f' model: leave it at "{plain}".'
+            )
     rule = rule_named(settings, nodes)
     own = None if loads is None else checked(loads, nodes)
     source = arena_loads(scenario.loads, nodes, scenario.seed, own, server=settings.server == "beside")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+import tramfl
 from tests.reporting.dashboard.conftest import append, rows_of, write_rows
 from tramfl.notation import BadInput
 from tramfl.record import CONFIG_FILE, ROUNDS_FILE, SUMMARY_FILE, RunFolder
@@ -37,6 +38,11 @@ def test_a_finished_run_is_told_as_its_files_say(make_run: MakeRun) -> None:
     assert now.labels == tuple(map(str, range(10)))
     assert (now.variance_limit, now.targets, now.model_bits) == (50.0, (0.7, 0.9), 38.42e6)
     assert all_rows(source) == [1, 2, 3, 4]
+
+
+def test_a_method_in_which_every_node_keeps_a_model_has_no_limit_on_the_variance(tmp_path: Path) -> None:
+    tramfl.simulate("digits-3", method="gossip", rounds=1, train=False, out=tmp_path)
+    assert FolderSource(tmp_path).now().variance_limit is None
 
 
 def test_rows_are_read_from_where_the_last_reading_ended(make_run: MakeRun) -> None:

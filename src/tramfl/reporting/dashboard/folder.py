@@ -49,6 +49,7 @@ class FolderSource:
             return Now(run=self._name(), title=self._folder.name, status="preparing")
         settings, resolved = self._known.settings, self._known.resolved
         summary = self._summary()
+        keeps_models = settings.exchange is not None and settings.exchange.rule is not None
         names = [f"node {i}" for i in range(len(resolved.held))]
         if len(resolved.sites) == len(names):
             names = list(resolved.sites)
@@ -62,7 +63,7 @@ class FolderSource:
             sites=tuple(SiteNow(name=name, held=held) for name, held in zip(names, resolved.held, strict=True)),
             message=self._tail.trouble or self._trouble or _why_stopped(summary),
             labels=tuple(str(label) for label in resolved.labels),
-            variance_limit=settings.variance_limit,
+            variance_limit=None if keeps_models else settings.variance_limit,
             targets=settings.budget.targets,
             metric=settings.budget.metric,
             lower_is_better=settings.budget.lower_is_better,

@@ -14,11 +14,13 @@ class WireModels(Struct, frozen=True, array_like=True):
     trained: tuple[tuple[int, int], ...]
     """Who trained how many samples."""
     sent: tuple[tuple[int, int], ...]
-    """From where to where; a number past the last node's is the server beside them."""
+    """From where to where; a number past the last node's is the server beside them. Of many nodes, one a sender."""
     scores: tuple[float | None, ...]
     """Of each node's model, where the round was tested."""
     worst: float | None
     consensus: float | None
+    transfers: int
+    """How many there were."""
 
 
 class WireRow(Struct, frozen=True, array_like=True):
@@ -89,9 +91,15 @@ def _models(row: Row) -> WireModels | None:
     if row.trained is UNSET:
         return None
     trained = tuple((each.node, sum(each.samples)) for each in row.trained)
-    sent = () if row.sent is UNSET else tuple((each.source, each.target) for each in row.sent)
+    if row.sent_to is UNSET:
+        sent = tuple((each.source, each.target) for each in row.transfers)
+        transfers = len(sent)
+    else:
+        sent = tuple((each.source, each.ranges[0]) for each in row.sent_to)
+        transfers = sum(map(len, row.sent_to))
     scores = ModelScores(headline="nodes") if row.models is UNSET else row.models
-    return WireModels(trained, sent, tuple(map(_three, scores.nodes)), _three(scores.worst), _three(scores.consensus))
+    values = (tuple(map(_three, scores.nodes)), _three(scores.worst), _three(scores.consensus))
+    return WireModels(trained, sent, *values, transfers)
 
 
 def _actual(row: Row) -> tuple[float | None, float | None] | None:

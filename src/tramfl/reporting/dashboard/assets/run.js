@@ -106,8 +106,8 @@ class Run {
       // What each site has trained up to and with this round; shared with the row before where nothing was trained.
       row.trained = base >= 0 ? this.rows[base].trained : new Array(row.flops.length).fill(0);
       if (row.models) {
-        const [trained, sent, scores, worst, consensus] = row.models;
-        row.models = { trained, sent, scores, worst, consensus };
+        const [trained, sent, scores, worst, consensus, transfers] = row.models;
+        row.models = { trained, sent, scores, worst, consensus, transfers };
       }
       if (row.node !== null) {
         row.trained = row.trained.slice();

@@ -77,7 +77,7 @@ function sceneFromRows(run, done, share, resting) {
 
 // Every node has a model of its own: each trains, then models, or what they say, cross the links side by side.
 function sceneOfSeveral(run, row, share, resting) {
-  const { trained, sent, scores, worst, consensus } = row.models;
+  const { trained, sent, scores, worst, consensus, transfers } = row.models;
   const cut = Math.min(0.75, Math.max(0.25, row.compute / (row.compute + row.transfer || 1)));
   const phase = resting ? "done" : row.node === null ? "waiting" : share < cut || !row.transfer ? "training" : "sending";
   const progress = resting ? 1 : phase === "training" ? Math.min(1, share / cut) : (share - cut) / (1 - cut);
@@ -85,9 +85,10 @@ function sceneOfSeveral(run, row, share, resting) {
   const doing = new Array(run.sites).fill("has a model");
   if (phase === "training") for (const [node] of trained) doing[node] = "training";
   if (phase === "sending") for (const [from] of sent) if (from < run.sites) doing[from] = "exchanging";
-  const nodes = trained.length === 1 ? "One node trains" : `${trained.length} nodes train`;
-  const what = { done: `${trained.length} ${trained.length === 1 ? "node" : "nodes"} trained ${samples(row.count)} in round ${grouped(row.round)}.`,
-    training: `${nodes}, each its own model.`, sending: `${grouped(sent.length)} transfers cross the links.`, waiting: "No node that is needed reports." }[phase];
+  const count = new Set(trained.map(([node]) => node)).size; // a node that waits for nobody may train more than once
+  const nodes = count === 1 ? "One node trains" : `${count} nodes train`;
+  const what = { done: `${count} ${count === 1 ? "node" : "nodes"} trained ${samples(row.count)} in round ${grouped(row.round)}.`,
+    training: `${nodes}, each its own model.`, sending: transfers === 1 ? "One transfer crosses a link." : `${grouped(transfers)} transfers cross the links.`, waiting: "No node that is needed reports." }[phase];
   const found = [worst === null ? null : `worst node ${run.valueText(worst)}`, consensus === null ? null : `consensus ${run.valueText(consensus)}`].filter(Boolean);
   const moving = phase === "sending" ? sent.slice(0, MOST_TRAMS).map(([from, to]) => ({ from, to })) : [];
   return { row, round: row.round, holder: null, linksOf: null, from: null, to: null, alive: row.flops.map((flops) => flops !== null),

@@ -94,6 +94,8 @@ function describe() {
   if ($("trouble").textContent !== trouble) $("trouble").textContent = trouble;
   for (const place of document.querySelectorAll("[data-metric]")) place.textContent = `Test ${run.metric}`;
   $("n-clock-name").textContent = capital(run.seconds);
+  $("c-variance").querySelector("h2").textContent = now.variance_limit === null ? "Label variance" : "Label variance against V";
+  document.querySelector(".k-holder").hidden = Boolean(run.length && run.rows[0].models);
   $("n-limit").textContent = now.variance_limit === null ? "" : `of V = ${short(now.variance_limit)}`;
   for (const part of document.querySelectorAll("[data-needs]"))
     part.hidden = (part.dataset.needs === "test") !== run.measured;
@@ -274,7 +276,8 @@ function tellFigures(done) {
   charts.loss.tell(lossy ? `Test loss ${digits(lossy.loss)}; grey: at the site that trained.` : "Over rounds.");
   charts.rate.tell(`Of the whole run, over ${over}.`);
   charts.variance.tell(row ? `${grouped(row.variance)} at round ${grouped(row.round)}, over rounds.` : "Over rounds.");
-  balance.tell(row ? `${grouped(Math.min(...row.used))} to ${grouped(Math.max(...row.used))}; grey: mean ± √V.` : "Grey: mean ± √V.");
+  const grey = run.now.variance_limit === null ? "mean" : "mean ± √V";
+  balance.tell(row ? `${grouped(Math.min(...row.used))} to ${grouped(Math.max(...row.used))}; grey: ${grey}.` : `Grey: ${grey}.`);
 }
 
 // Whether it is time again; if not, there will be a frame when it is.

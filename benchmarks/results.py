@@ -1,0 +1,227 @@
+"""The runs behind the tables of docs/reproduction.md and docs/methods.md, kept in the repository as small text files.
+
+    python -m benchmarks.results keep FOLDER... [--into PLACE]       reduce finished runs to one file each
+    python -m benchmarks.results table-one [PLACE...]                what `tramfl reproduce` prints of them
+    python -m benchmarks.results race [PLACE...] [--methods a,b]     what it prints with --methods a,b
+
+Runs take hours of computing, and their folders are large. A kept run has what the tables are made of: its settings as
+config.toml has them, its summary, and of every test, and of the last round, one line
+
+    [round, node or nodes that trained, virtual seconds, bits sent, samples used, test accuracy, test loss]
+
+Seconds, bits and samples are of the run up to that round. The loss has four digits, or all where the targets are of
+it. The tables are those of `tramfl.reporting`, made from these files instead of from folders. PLACE is
+`benchmarks/results` unless given; a folder in it, such as `benchmarks/results/slots`, keeps runs apart whose settings
+differ. Settings that are a path on the machine that played a run are kept as the file's name alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec import structs
+
+from tramfl.config import ACCURACY, LOSS
+from tramfl.notation import BadInput
+from tramfl.record import (
+    Row,
+    RowDecision,
+    RowLoads,
+    RunFolder,
+    Summary,
+    read_config,
+    resolved_from,
+    runs_inside,
+    settings_to_show,
+    write_atomically,
+)
+from tramfl.reporting.bars import bars_tables
+from tramfl.reporting.race import race_tables
+from tramfl.reporting.reproduction import reproduction_tables
+from tramfl.reporting.runs import Run, load_run
+from tramfl.reporting.several import sent_bits
+from tramfl.simulation.scenarios import scenario_names
+
+PLACE = Path(__file__).with_suffix("")
+SUFFIX = ".jsonl"
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """The first line of a kept run."""
+
+    config: dict[str, Any]
+    summary: Summary
+
+
+class Line(msgspec.Struct, frozen=True, array_like=True):
+    """One test of a kept run, or its last round."""
+
+    round: int
+    nodes: int | tuple[int, ...] | None
+    """Who trained: one node, several where every node keeps a model, null where the round was skipped."""
+    seconds: float
+    bits: float
+    samples: int
+    accuracy: float | None
+    loss: float | None
+
+
+# Keeping.
+
+
+def keep(folders: Iterable[Path], place: Path, *, over: bool = False) -> list[Path]:
+    """Reduce every finished run below `folders` to a file below `place`; the files that were written."""
+    found = [run for folder in folders for run in _finished_inside(folder)]
+    files = []
+    for folder in found:
+        run = load_run(folder.path)
+        file = place / run.scenario / f"{folder.path.name}{SUFFIX}"
+        content = kept(run, folder)
+        if file.exists() and not over and _settings_in(file.read_bytes()) != _settings_in(content):
+            raise BadInput(f"{file} is of a run with other settings; give another place with --into, or --over.")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, content)
+        files.append(file)
+    return files
+
+
+def _finished_inside(folder: Path) -> list[RunFolder]:
+    named = RunFolder(folder)
+    inside = [named] if named.has_record else runs_inside(folder)
+    ended = [run for run in inside if (summary := run.summary()) and summary.status in ("finished", "stopped")]
+    if not ended:
+        raise BadInput(f"{folder} has no finished run: name a folder that `tramfl reproduce` or `compare` has left.")
+    return ended
+
+
+def kept(run: Run, folder: RunFolder) -> bytes:
+    """What is kept of a run: the same bytes for the same run."""
+    metric = run.measure.metric
+    if metric not in (ACCURACY, LOSS):
+        raise BadInput(f"{folder.path}: its targets are of {metric}; only tests' accuracy and loss are kept.")
+    summary = structs.replace(run.summary, policy=_name(run, folder.path.name))
+    parts: list[Kept | Line] = [Kept(_without_paths(read_config(folder.config)), summary)]
+    for row, bits in zip(run.rows, sent_bits(run).tolist(), strict=True):
+        if row.is_tested or row is run.rows[-1]:
+            loss = row.test_loss if metric == LOSS or row.test_loss is None else float(f"{row.test_loss:.4g}")
+            nodes = row.node if isinstance(row.trained, msgspec.UnsetType) else tuple(t.node for t in row.trained)
+            parts.append(Line(row.round, nodes, row.total_seconds, bits, sum(row.used), row.test_accuracy, loss))
+    return b"".join(msgspec.json.encode(part) + b"\n" for part in parts)
+
+
+def _name(run: Run, folder: str) -> str:
+    """The method's name in a table: `benchmarks.race` has `load-aware, tuned` in a folder `load-aware-tuned-0`."""
+    method = re.escape(run.policy.replace(":", "."))
+    variant = re.fullmatch(rf"{method}-(.+)-{run.seed}", folder)
+    return f"{run.policy}, {variant[1]}" if variant else run.policy
+
+
+def _without_paths(value: Any) -> Any:
+    """Settings in which a file of the machine that played the run has its name alone."""
+    if isinstance(value, dict):
+        return {key: _without_paths(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_paths(inner) for inner in value]
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
+
+
+def _settings_in(content: bytes) -> dict[str, Any]:
+    config = msgspec.json.decode(content.partition(b"\n")[0], type=Kept).config
+    return {key: value for key, value in config.items() if key != "resolved"}
+
+
+# Reading back.
+
+
+def kept_runs(places: Iterable[Path]) -> list[Run]:
+    """The kept runs below some places, scenarios in the order of `tramfl reproduce`."""
+    files = [file for place in places for file in ([place] if place.is_file() else sorted(place.rglob(f"*{SUFFIX}")))]
+    runs = [read_back(file) for file in files]
+    order = {name: number for number, name in enumerate(scenario_names())}
+    return sorted((run for run in runs if run.scenario in order), key=lambda run: (order[run.scenario], run.seed))
+
+
+def read_back(file: Path) -> Run:
+    """A kept run, as far as tables need it: labels are counted together, and loads and candidates are not there."""
+    try:
+        first, *lines = file.read_bytes().splitlines()
+        head = msgspec.json.decode(first, type=Kept)
+        rows = tuple(_rows(head, [msgspec.json.decode(line, type=Line) for line in lines]))
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{file} is not a kept run: {error}.") from None
+    settings, resolved = settings_to_show(head.config, str(file)), resolved_from(head.config, str(file))
+    return Run(file, settings, resolved, rows, head.summary)
+
+
+def _rows(head: Kept, lines: Sequence[Line]) -> Iterator[Row]:
+    none = (None,) * max(1, len(head.config.get("resolved", {}).get("held", ())))
+    # A sum of these differences gives the bits of each line again: what is lost in one is below their last digit.
+    sent = np.diff([line.bits for line in lines], prepend=0.0).tolist()
+    trained = np.diff([line.samples for line in lines], prepend=0).tolist()
+    for line, bits, samples in zip(lines, sent, trained, strict=True):
+        nodes = line.nodes if isinstance(line.nodes, tuple) else (line.nodes,)
+        yield Row(
+            round=line.round,
+            holder=nodes[0] or 0,
+            node=nodes[0],
+            samples=(samples,),
+            loads=RowLoads(none, none),
+            compute_seconds=0.0,
+            transfer_seconds=0.0,
+            idle_seconds=0.0,
+            total_seconds=line.seconds,
+            used=(line.samples,),
+            label_variance=0.0,
+            decision=RowDecision(head.summary.policy, "", 0.0, ()),
+            test_accuracy=line.accuracy,
+            test_loss=line.loss,
+            sent_bits=bits,
+        )
+
+
+def chosen_runs(runs: Iterable[Run], methods: str | None) -> list[Run]:
+    """The runs of load-aware and of these methods, or all."""
+    names = None if methods is None else {"load-aware", *(name.strip() for name in methods.split(","))}
+    return [run for run in runs if names is None or run.policy in names]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Keep runs, or print the tables of those that are kept."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    keeping = commands.add_parser("keep", help="reduce finished runs to one file each")
+    keeping.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
+    keeping.add_argument("--into", type=Path, default=PLACE, metavar="PLACE")
+    keeping.add_argument("--over", action="store_true", help="replace kept runs with other settings")
+    for name, what in (("table-one", "the paper's Table I"), ("race", "methods side by side")):
+        printing = commands.add_parser(name, help=f"print {what}, from kept runs")
+        printing.add_argument("places", type=Path, nargs="*", default=[PLACE], metavar="PLACE")
+        if name == "race":
+            printing.add_argument("--methods", help="only load-aware and these")
+    chosen = parser.parse_args(arguments)
+    try:
+        if chosen.command == "keep":
+            files = keep(chosen.folders, chosen.into, over=chosen.over)
+            print(
+                f"Kept {len(files)} runs below {chosen.into}, {sum(f.stat().st_size for f in files) / 1000:.0f} kB."
+            )
+            return
+        runs = kept_runs(chosen.places)
+        if chosen.command == "race":
+            runs = chosen_runs(runs, chosen.methods)
+        if not runs:
+            raise BadInput(f"no kept run below {', '.join(map(str, chosen.places))}.")
+        print(reproduction_tables(runs) if chosen.command == "table-one" else bars_tables(runs) + race_tables(runs))
+    except BadInput as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()
