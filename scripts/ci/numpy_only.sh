@@ -39,3 +39,7 @@ cd "$root"
 "$bin/python" -m pytest -p no:cacheprovider tests/scheduling tests/circulation tests/record tests/test_config.py \
     tests/test_draws.py tests/test_notation.py tests/test_purity.py tests/cli/test_plan.py tests/cli/test_faults.py \
     --ignore=tests/scheduling/test_water_level.py  # compares with other solvers, which are no part of the base install
+# What numba compiles gives the bits that NumPy gives. The tests' own set-up needs PyTorch, these two files do not.
+"$bin/python" -m pip install --quiet --upgrade "$root[fast]"
+"$bin/python" -m pytest -p no:cacheprovider --noconftest tests/learning/model/test_group_loops.py \
+    tests/learning/model/test_codec.py
