@@ -17,14 +17,15 @@ difference itself is rounded. Two int4 share a byte: one of the tensor's first h
 counterpart of the second half in the upper ones. Tensors with one dimension, with few weights a channel or of another
 type than float32 travel as they are, so batch norm's statistics and the counters of an optimiser are exact.
 
-NumPy alone: an operator decodes a model where PyTorch is not installed. The loops run over whole groups, up to 64K
-weights at a time, which stay in the processor's cache from the first operation to the last; each such block begins
-with the first draw of v.
+NumPy alone: an operator decodes a model where PyTorch is not installed. `group_loops` has the loops; where numba is
+installed, `fused_loops` computes the same bits of large tensors in half the time. The draws of v are for a block of
+whole groups of up to 64K weights, and every block begins with the first of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
+from functools import cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -34,27 +35,28 @@ from numpy.typing import NDArray
 from tramfl.config import Codec
 from tramfl.draws import whole_seed
 from tramfl.learning.chance import Purpose
-from tramfl.notation import BadInput, Counts
+from tramfl.learning.model import group_loops
+from tramfl.learning.model.group_loops import SMALLEST
+from tramfl.notation import BadInput
 
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
+Loop = Callable[..., None]
 
 BLOCK = 1 << 16
-"""Weights that are worked on at once."""
+"""Draws of a dither, and the most weights that begin with the first of them."""
 GROUP = 256
 """A channel with more weights than this has several scales, if it can be divided into equal parts of half as many or
 more: a few large differences then make the steps of their neighbours large, and not those of the whole channel."""
 FEWEST = 8
 """Channels with fewer weights than this are not coded: their scales would weigh as much as they save."""
+FUSED_FROM = 1 << 17
+"""Tensors with fewer weights than this do not earn back the seconds in which a process loads numba."""
 LARGEST_SCALE = 1e30
 """Beyond it a decoded weight could be infinite."""
-SMALLEST = 1e-30
-"""A group with a smaller scale has not changed."""
 DITHER_BYTES = 8
 """What the draws of a dither follow from."""
 _STEPS = {"int8": 256, "int4": 16}
-_ROOM = np.float32(1 + 2.0**-20)
-"""The scale is this much larger than the largest difference needs, so that no rounding leads beyond the last step."""
 _BYTES = {"float16": 2.0, "int8": 1.0, "int4": 0.5}
 
 
@@ -102,65 +104,60 @@ def dither(key: Array) -> Floats:
 
 def code(values: Floats, reference: Floats, codec: Codec, v: Floats) -> Coded:
     """Code a tensor of float32 that `is_coded`; BadInput where it has weights that are not finite."""
-    rows, base = _rows(values), _rows(reference)
+    w, r = _flat(values), _flat(reference)
     if codec == "float16":
         half = np.empty(values.shape, np.float16)
         with np.errstate(over="ignore", invalid="ignore"):
-            finite = _halve(values.reshape(-1), reference.reshape(-1), half.reshape(-1))
+            finite = _halve(w, r, half.reshape(-1))
         if not finite:
             raise _not_finite(codec)
         return Coded(half, None)
-    steps, scales = _STEPS[codec], np.empty(len(rows), np.float32)
-    whole = np.empty(rows.shape, np.uint8)
-    starts, spare = np.arange(0, BLOCK, rows.shape[1]), np.empty(max(BLOCK, rows.shape[1]), np.uint32)
+    steps, width, lower = _STEPS[codec], _width(values.shape), _lower(w.size, codec)
+    whole, scales = np.empty(lower, np.uint8), np.empty(w.size // width, np.float32)
+    shift = np.float32((steps + 1) / 2) - _draws(v, w.size, width)
     with np.errstate(over="ignore", invalid="ignore"):
-        for part, d, shift in _blocks(rows, np.float32((steps + 1) / 2) - v):
-            np.subtract(rows[part], base[part], out=d)
-            scale = _largest(d, starts, spare) / np.float32((steps - 1) / 2) * _ROOM
-            scales[part] = scale
-            np.multiply(d, 1 / np.maximum(scale, SMALLEST)[:, None], out=d)
-            np.add(d, shift, out=d)
-            np.copyto(whole[part], d, casting="unsafe")  # no value is below 0, so that cutting off is rounding down
+        loops(w.size >= FUSED_FROM)[0](w, r, shift, width, np.float32((steps - 1) / 2), lower, whole, scales)
     if not (scales <= LARGEST_SCALE).all():
         raise _not_finite(codec)
     scales[scales < SMALLEST] = 0
-    if codec == "int8":
-        return Coded(whole.reshape(values.shape), scales)
-    return Coded(_packed(whole.reshape(-1)), scales)
+    return Coded(whole.reshape(values.shape) if codec == "int8" else whole, scales)
 
 
 def decode(coded: Coded, reference: Floats, codec: Codec, v: Floats, out: Floats) -> None:
     """Write the decoded weights into `out`, which may be the reference itself. BadInput where they do not fit."""
-    rows, base = _rows(out), _rows(reference)
+    w, r = _flat(out), _flat(reference)
     _check(coded, reference.shape, codec)
     values, scales = coded
     if scales is None:
-        _add_halves(reference.reshape(-1), values.reshape(-1), out.reshape(-1))
+        _add_halves(r, values.reshape(-1), w)
         return
-    whole = (values if codec == "int8" else _unpacked(values, base.size)).reshape(base.shape)
-    for part, d, shift in _blocks(rows, v - np.float32(_STEPS[codec] / 2)):
-        np.copyto(d, whole[part])
-        np.add(d, shift, out=d)
-        np.multiply(d, scales[part, None], out=d)
-        np.add(base[part], d, out=rows[part])
+    width = _width(reference.shape)
+    shift = _draws(v, r.size, width) - np.float32(_STEPS[codec] / 2)
+    loops(r.size >= FUSED_FROM)[1](r, shift, width, _lower(r.size, codec), values.reshape(-1), scales, w)
 
 
-def _blocks(rows: Floats, shift: Floats) -> Iterator[tuple[slice, Floats, Floats]]:
-    """Which rows are worked on at once, room for them, and what their draws shift them by."""
-    groups, width = rows.shape
-    at_once = min(max(1, BLOCK // width), groups)
-    room = np.empty((at_once, width), np.float32)
-    shifts = (shift[: room.size] if room.size <= BLOCK else np.resize(shift, room.size)).reshape(room.shape)
-    for first in range(0, groups, at_once):
-        count = min(at_once, groups - first)
-        yield slice(first, first + count), room[:count], shifts[:count]
+@cache
+def loops(fused: bool) -> tuple[Loop, Loop]:
+    """What codes and what decodes: the same bits from both modules. `fused`: numba's, where it is installed."""
+    if fused:
+        try:
+            from tramfl.learning.model.fused_loops import code_groups, decode_groups
+
+            return code_groups, decode_groups
+        except (ImportError, RuntimeError):  # the latter where numba finds no folder to keep what it compiled
+            pass
+    return group_loops.code_groups, group_loops.decode_groups
 
 
-def _largest(d: Floats, starts: Counts, room: NDArray[np.uint32]) -> Floats:
-    """max |d| of each row. Without the sign, the bits of numbers are in the order of the numbers, NaN above all."""
-    unsigned = np.left_shift(d.reshape(-1).view(np.uint32), 1, out=room[: d.size])
-    largest: Floats = (np.maximum.reduceat(unsigned, starts[: len(d)]) >> 1).view(np.float32)
-    return largest
+def _draws(v: Floats, weights: int, width: int) -> Floats:
+    """v of the weights of a block: as many whole groups as there are draws for, and at least one."""
+    size = min(max(1, BLOCK // width) * width, weights)
+    return v[:size] if size <= BLOCK else np.resize(v, size)
+
+
+def _lower(weights: int, codec: Codec) -> int:
+    """How many weights take the lower bits of a byte, or a byte for themselves: as many as there are bytes."""
+    return weights if codec == "int8" else (weights + 1) // 2
 
 
 def _check(coded: Coded, shape: tuple[int, ...], codec: Codec) -> None:
@@ -198,25 +195,11 @@ def _width(shape: tuple[int, ...]) -> int:
     return next((width for width in range(GROUP, GROUP // 2 - 1, -1) if channel % width == 0), channel)
 
 
-def _rows(values: Floats) -> Floats:
-    """One row a group; a view, since `out` must not be a copy."""
+def _flat(values: Floats) -> Floats:
+    """All weights in a row; a view, since `out` must not be a copy."""
     if not values.flags.c_contiguous:
         raise ValueError("a tensor must be contiguous to be coded")
-    return values.reshape(-1, _width(values.shape))
-
-
-def _packed(whole: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Two values below 16 to a byte."""
-    packed = whole[: (len(whole) + 1) // 2].copy()
-    packed[: len(whole) // 2] |= whole[len(packed) :] << 4
-    return packed
-
-
-def _unpacked(packed: NDArray[np.uint8], weights: int) -> NDArray[np.uint8]:
-    whole = np.empty(weights, np.uint8)
-    np.bitwise_and(packed, 15, out=whole[: len(packed)])
-    np.right_shift(packed[: weights // 2], 4, out=whole[len(packed) :])
-    return whole
+    return values.reshape(-1)
 
 
 def _halve(values: Floats, reference: Floats, out: NDArray[np.float16]) -> bool:
