@@ -156,14 +156,21 @@ def modules_of_the_current_folder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def slow_rounds(tmp_path: Path) -> dict[str, str]:
-    """An environment in which processes stop after the fourth row, so that a signal comes in between."""
+    """An environment in which processes wait for a minute after the fourth row, so that a signal comes in between.
+
+    Python acts on a signal that comes just before a sleep after that sleep alone, so they sleep in short bits.
+    """
     place = tmp_path / "slow"
     place.mkdir()
     (place / "sitecustomize.py").write_text(
         "import time\n"
         "from tramfl.record import RowWriter\n"
         "write = RowWriter.write\n"
-        "RowWriter.write = lambda self, row: (write(self, row), row.round == 4 and time.sleep(3600))\n"
+        "def write_and_wait(self, row):\n"
+        "    write(self, row)\n"
+        "    for _ in range(1200 if row.round == 4 else 0):\n"
+        "        time.sleep(0.05)\n"
+        "RowWriter.write = write_and_wait\n"
     )
     return {"PYTHONPATH": str(place)}
 
@@ -179,7 +186,11 @@ def wait_for_rows(folder: Path, count: int) -> None:
 
 def ended(process: subprocess.Popen[str], seconds: float = PATIENCE) -> Done:
     """Wait for a process."""
-    out, err = process.communicate(timeout=seconds)
+    try:
+        out, err = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        pytest.fail(f"the process did not end; it printed: {process.communicate()}")
     return Done(process.returncode, out, err)
 
 

@@ -60,7 +60,7 @@ def _show(far: Far, goals: Goals, left: str, catch: Callable[[Far], Caught | Non
         if shown:
             return
     figure = f"{TRIES} hops had arrived before their link could be changed: the machine is too busy"
-    goals.note(f"collapse, a hop where {left} is left for the round", figure, "one that is caught", False)
+    goals.note_time(f"collapse, a hop where {left} is left for the round", figure, "one that is caught", False)
 
 
 def _hop_of_a_drained_site(far: Far) -> Caught | None:
@@ -136,11 +136,12 @@ def _collapse(far: Far, goals: Goals, left: str, caught: Caught) -> bool:
         f" predicted without the last: {row.decision.predicted_seconds:.1f} s"
     )
     allowed = max(GOAL * elsewhere, LEAST_WINDOW + (GOAL - 1) * elsewhere)
-    goals.note(
-        f"{what}: it commits (at {where})",
+    goals.note(f"{what}: it commits", f"at {where}", f"not at {name}", row.node != caught.to)
+    goals.note_time(
+        f"{what}: time to commit",
         f"{took:.1f} s after the collapse, {took / elsewhere:.2f} times the {elsewhere:.1f} s that it took there",
         f"at most {allowed:.1f} s",
-        took <= allowed and row.node != caught.to,
+        took <= allowed,
     )
     parts = [path.name for path in far.sites.site_folder(name).rglob(f"{caught.digest}-{caught.sender}.part")]
     kept = ", ".join(parts) or "nothing"

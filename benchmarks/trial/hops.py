@@ -67,7 +67,7 @@ def show_hops(far: Far, rounds: int, goals: Goals) -> None:
         ("hops, error of predictions once a link has carried a model, worst", max(later), WORST_GOAL),
         ("hops, error of the prediction for the first on a link, worst", max(first), FIRST_GOAL),
     ):
-        goals.note(what, f"a factor of {error:.2f}", f"at most {goal}", error <= goal)
+        goals.note_time(what, f"a factor of {error:.2f}", f"at most {goal}", error <= goal)
 
 
 def show_overhead(far: Far, rounds: int, goals: Goals) -> None:
@@ -84,11 +84,11 @@ def show_overhead(far: Far, rounds: int, goals: Goals) -> None:
     ratio = (after.ledger.seconds - before.ledger.seconds) / passed
     longest = far.network.longest_round_trip
     goal = ROUND_TRIPS_GOAL * longest + MORE_SECONDS_GOAL
-    goals.note(
+    goals.note_time(
         f"overhead of a round, median of {len(took)}",
         f"{1000 * median:.0f} ms; 95 % within {1000 * slow:.0f} ms",
         f"at most {ROUND_TRIPS_GOAL} x {1000 * longest:.0f} + {1000 * MORE_SECONDS_GOAL:.0f} = {1000 * goal:.0f} ms",
         median <= goal,
     )
     close = abs(ratio - 1) <= WALL_GOAL
-    goals.note("recorded time over the wall clock's", f"{ratio:.4f}", f"within {WALL_GOAL:.0%} of 1", close)
+    goals.note_time("recorded time over the wall clock's", f"{ratio:.4f}", f"within {WALL_GOAL:.0%} of 1", close)

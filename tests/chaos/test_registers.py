@@ -86,7 +86,7 @@ def test_a_locked_file_holds_a_run_up_and_no_more(sqlite: Scene, leases: float) 
     with locked(sqlite):
         before = sqlite.record()
         with pytest.raises(BadInput, match="the register does not answer"):
-            sqlite.federation.order("pause")
+            sqlite.federation.order("pause", once=True)
         time.sleep(leases * LEASE_SECONDS)
         assert sqlite.record() == before
     # It goes on: an order that was said to have failed is not carried out later.

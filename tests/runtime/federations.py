@@ -205,10 +205,10 @@ class LocalFederation:
         """Every committed round."""
         return self.recorded("rows", lambda row: True)
 
-    def order(self, what: str, run: str = "", replacing: bool = False) -> str:
+    def order(self, what: str, run: str = "", replacing: bool = False, once: bool = False) -> str:
         """As `tramfl start` and the like give it, once there is a site that answers.
 
-        All but start are given again where the register is silent: to do them twice changes nothing.
+        All but start are given again where the register is silent, unless `once`: to do them twice changes nothing.
         """
         self.wait("site that answers", lambda: bool(self.status().answering))
         with self._hand() as (runner, hand):
@@ -216,7 +216,7 @@ class LocalFederation:
                 try:
                     return runner.run(hand.order(Order(what, run, replacing)))  # type: ignore[arg-type]
                 except BadInput as error:
-                    if "the register does not answer" not in str(error) or what == "start":
+                    if once or "the register does not answer" not in str(error) or what == "start":
                         raise
 
     def start_with(self, least: int, run: str) -> str:
