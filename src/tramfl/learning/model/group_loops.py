@@ -48,7 +48,7 @@ def code_groups(
         if low < d.size:
             upper = high[: d.size - low]
             np.copyto(upper, d[low:], casting="unsafe")
-            upper *= 16  # an eighth of the time of a shift, which NumPy makes byte by byte
+            upper *= 16  # a shift of bytes takes NumPy eight times as long
             out[first + low - half : end - half] |= upper
 
 
