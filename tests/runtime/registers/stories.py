@@ -27,10 +27,10 @@ def story(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
     """A test that awaits."""
 
     @functools.wraps(test)
-    def told(*args: P.args, **kwargs: P.kwargs) -> None:
+    def played(*args: P.args, **kwargs: P.kwargs) -> None:
         asyncio.run(test(*args, **kwargs))
 
-    return told
+    return played
 
 
 def begun(run: str = "run", labels: int = 3) -> Record:
@@ -63,7 +63,7 @@ async def answered(ask: Callable[[], Awaitable[Any]]) -> Any:
 
 
 async def refused(register: Register, *words: str) -> None:
-    """A node that begins with this register is told what is wrong, in one sentence."""
+    """A node that joins this register gets what is wrong, in one sentence."""
     with pytest.raises(BadInput) as caught:
         await register.join()
     message = str(caught.value)

@@ -82,6 +82,12 @@ class FileHome(Home):
     def make(self, node: int, lease_seconds: float) -> Register:
         return open_register(read_federation(self.write(lease_seconds)), str(node))
 
+    def at(self, place: str) -> Register:
+        """Node 0 of a process at this place."""
+        register = open_register(read_federation(self.write(LONG)), "0", place)
+        self._opened.append(register)
+        return register
+
     def write(self, lease_seconds: float) -> Path:
         sites = [{"name": f"s{n}", "address": f"127.0.0.1:{7400 + n}"} for n in range(3)]
         register = {k: v for k, v in to_builtins(self._settings).items() if v is not None}
@@ -288,6 +294,19 @@ class TestContract:
             assert await register.rows("run", 1, 1) == [row]
 
     @story
+    async def test_all_see_where_a_lease_is_and_two_processes_of_one_node_where_the_other_is(
+        self, file_home: FileHome
+    ) -> None:
+        async with file_home.closing():
+            watcher, here, there = file_home.open(1), file_home.at("here"), file_home.at("there")
+            assert await here.join() is None
+            assert (await watcher.look()).places == {"0": "here"}
+            assert await there.join() == "here"
+            assert (await watcher.look()).places == {"0": "there"}
+            with pytest.raises(LeaseTaken, match="there"):
+                await here.join()
+
+    @story
     async def test_a_lease_that_is_not_renewed_runs_out(self, home: Home) -> None:
         async with home.closing():
             watcher, mortal = await home.joined(0), home.open(1, SHORT)
@@ -340,7 +359,7 @@ class TestContract:
             await until(outlives_a_later_lease_that_is_not_renewed)
 
     @story
-    async def test_whoever_leaves_is_gone_at_once(self, home: Home) -> None:
+    async def test_a_node_that_leaves_is_gone_at_once(self, home: Home) -> None:
         async with home.closing():
             register, other = await home.joined(0), await home.joined(1)
             await register.leave()
@@ -353,7 +372,7 @@ class TestContract:
             assert (await other.look()).alive == {"0", "1"}
 
     @story
-    async def test_whoever_never_joined_has_no_lease(self, home: Home) -> None:
+    async def test_a_node_that_never_joined_has_no_lease(self, home: Home) -> None:
         async with home.closing():
             register = home.open(0)
             for deed in (register.renew(), register.swap(ABSENT, begun())):
@@ -414,7 +433,7 @@ class TestContract:
             await until_alive_are(watcher, set())
 
     @story
-    async def test_news_wakes_whoever_waits(self, home: Home) -> None:
+    async def test_news_wakes_every_waiter(self, home: Home) -> None:
         async with home.closing():
             watcher, actor = home.open(0), home.open(1)
 
@@ -440,7 +459,7 @@ class TestContract:
             assert standing.alive == frozenset(), "the end of a lease is news, too"
 
     @story
-    async def test_news_from_before_the_wait_is_told_at_once(self, home: Home) -> None:
+    async def test_news_from_before_the_wait_is_returned_at_once(self, home: Home) -> None:
         async with home.closing():
             watcher, actor = home.open(0), await home.joined(1)
             nothing = await watcher.look()
@@ -448,8 +467,8 @@ class TestContract:
                 since = await watcher.look()
                 revision = since.versioned.revision if since.versioned else ABSENT
                 swapped = await actor.swap(revision, begun())
-                told = await asyncio.wait_for(watcher.changed(since, 2 * PATIENCE), PATIENCE)
-                assert told.versioned == swapped
+                news = await asyncio.wait_for(watcher.changed(since, 2 * PATIENCE), PATIENCE)
+                assert news.versioned == swapped
             assert (await asyncio.wait_for(watcher.changed(nothing, 2 * PATIENCE), PATIENCE)).versioned == swapped
 
     @story
@@ -474,8 +493,8 @@ class TestContract:
                 with pytest.raises(asyncio.CancelledError):
                     await waiting
             assert await register.swap(ABSENT, begun()) is not None
-            told = await asyncio.wait_for(register.changed(since, PATIENCE), PATIENCE)
-            assert told.versioned is not None
+            news = await asyncio.wait_for(register.changed(since, PATIENCE), PATIENCE)
+            assert news.versioned is not None
 
     @story
     async def test_a_closed_register_says_nothing_more(self, home: Home) -> None:
@@ -596,16 +615,16 @@ class TestProcesses:
             rounds = 0
             for _ in range(3):
                 with swappers(file_home.write(LONG), [0, 1], last=10**6) as processes:
-                    # Of three rounds one process made two, so it has told of the first of them.
+                    # Of three rounds one process made two, so it has printed the first of them.
                     await until(functools.partial(reached, rounds + 20))
                     for process in processes:
                         process.send_signal(signal.SIGKILL)
-                    told = [line for p in processes for line in p.communicate()[0].split()]
+                    printed = [line for p in processes for line in p.communicate()[0].split()]
                 # What a process had asked for when it was killed may still be done.
                 standing, rows = await register.look(), await register.rows("run", 1, 10**6)
                 while (later := await register.look()) != standing:
                     standing, rows = later, await register.rows("run", 1, 10**6)
                 assert standing.versioned is not None
                 rounds = standing.versioned.record.round
-                assert rounds >= max(map(int, told)), "what was acknowledged is kept"
+                assert rounds >= max(map(int, printed)), "what was acknowledged is kept"
                 assert len(rows) == rounds

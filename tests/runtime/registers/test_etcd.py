@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,20 @@ async def at(
 
 async def _is(value: bool) -> bool:
     return value
+
+
+def heard_by(register: EtcdRegister) -> list[Any]:
+    """Every message that the register's watches bring from now on."""
+    listen, heard = register._gateway.listen, list[Any]()
+
+    async def listening(path: str, body: Any) -> AsyncGenerator[Any, None]:
+        async with contextlib.aclosing(listen(path, body)) as messages:
+            async for message in messages:
+                heard.append(message)
+                yield message
+
+    register._gateway.listen = listening  # type: ignore[method-assign]
+    return heard
 
 
 def connected(endpoint: str) -> bool:
@@ -139,7 +153,7 @@ class TestEtcdFailures:
             await swapped(register, standing.versioned.revision, begun("next"))
 
     @story
-    async def test_a_member_that_was_left_behind_tells_nothing_old(self, cluster: EtcdCluster) -> None:
+    async def test_a_member_that_was_left_behind_answers_nothing_old(self, cluster: EtcdCluster) -> None:
         async with at(cluster, "behind", timeout_seconds=2) as register:
             await answered(register.join)
             held = await swapped(register, ABSENT, begun())
@@ -286,8 +300,8 @@ class TestEtcdDoors:
             await until(lambda: _is(quiet.requests > 0))
             register._gateway._current = 1
             made = await actor.swap(ABSENT, begun())
-            told = await asyncio.wait_for(register.changed(since, 2 * PATIENCE), PATIENCE)
-            assert told.versioned == made
+            news = await asyncio.wait_for(register.changed(since, 2 * PATIENCE), PATIENCE)
+            assert news.versioned == made
             await register.close()
 
     @story
@@ -295,6 +309,7 @@ class TestEtcdDoors:
         # No test waits as long as this lease: no look is made because the watch is silent.
         async with at(cluster, "free") as actor, at(cluster, "free", 1, lease_seconds=20 * PATIENCE) as register:
             asked: list[str] = []
+            messages = heard_by(register)
             standing, ask = await register.look(), register._gateway.ask
 
             async def counted(path: str, *rest: Any, **more: Any) -> Any:
@@ -306,7 +321,7 @@ class TestEtcdDoors:
 
             await actor.join()
             standing = await heard()
-            await until(lambda: _is(register._wakes > 0))
+            await until(lambda: _is(bool(messages)))
             assert await register.look() == standing  # the watch and the look meet from here on
             register._gateway.ask = counted  # type: ignore[method-assign]
             made = await swapped(actor, ABSENT, begun())
@@ -327,19 +342,20 @@ class TestEtcdDoors:
     async def test_a_watch_is_taken_up_again_after_its_member_died(self, cluster: EtcdCluster) -> None:
         # No test waits as long as this lease: it is the watch that wakes, not the look that is made now and then.
         async with at(cluster, "again") as actor, at(cluster, "again", 1, lease_seconds=20 * PATIENCE) as register:
-            await actor.join()
-            since = await register.look()
-            await register.changed(since, 1.0)
-            await until(lambda: _is(register._wakes > 0))
+            messages = heard_by(register)
+            await answered(actor.join)
+            since = await answered(register.look)
+            await answered(lambda: register.changed(since, 1.0))
+            await until(lambda: _is(bool(messages)))
             watched = cluster.endpoints.index(register._gateway._endpoints[register._gateway._current])
-            wakes = register._wakes
+            before = len(messages)
             cluster.kill(watched)
-            await until(lambda: _is(register._wakes > wakes))
-            waiting = asyncio.create_task(register.changed(since, 2 * PATIENCE))
-            assert await register.look() == since  # and meanwhile it has begun to wait
+            await until(lambda: _is(len(messages) > before))
+            waiting = asyncio.create_task(answered(lambda: register.changed(since, 2 * PATIENCE)))
+            assert await answered(register.look) == since  # and meanwhile it has begun to wait
             made = await swapped(actor, ABSENT, begun())
-            told = await asyncio.wait_for(waiting, PATIENCE)
-            assert told.versioned == made
+            news = await asyncio.wait_for(waiting, PATIENCE)
+            assert news.versioned == made
 
     @story
     async def test_too_big_a_row_is_refused_in_one_sentence(self, cluster: EtcdCluster) -> None:
@@ -388,8 +404,9 @@ class TestEtcdSecurity:
         since = await register.look()
         assert since.alive == {"0"}
         other = self.register(secure)
+        messages = heard_by(register)
         waiting = asyncio.create_task(register.changed(since, 2 * PATIENCE))
-        await until(lambda: _is(register._wakes > 0))  # the watch is let in, too
+        await until(lambda: _is(bool(messages)))  # the watch is let in, too
         await other.join()
         await other.leave()
         assert (await asyncio.wait_for(waiting, PATIENCE)).alive == frozenset()

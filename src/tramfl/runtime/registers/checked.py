@@ -173,10 +173,10 @@ class CheckedRegister:
         return None
 
     async def _replace(self, error: Unreadable) -> None:
-        """Put the last good record in the place of one that a revoked site wrote: it wrote in time, or its thief did.
+        """Put the last good record in the place of one that was signed with a certificate which is revoked by now.
 
-        A site that holds and is revoked is deposed: under the next epoch another takes over. The site that knows the
-        record before the revoked one acts at once, others only if that comes to nothing.
+        A revoked holder loses the model: another site takes over under the next epoch. A site that knows the record
+        before the revoked one acts at once, the others a second later, if the revoked record is still there.
         """
         revoked, good = error.revoked, self.good
         if revoked is None or good is None or revoked.record.run != good.record.run:

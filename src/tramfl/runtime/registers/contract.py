@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from tramfl.circulation.custody import Record, Versioned
 from tramfl.runtime.registers.records import Records
@@ -45,6 +45,8 @@ class Standing(Struct, frozen=True):
     """The names of the nodes whose lease has not run out."""
     revoked: bytes = b""
     """The list of revoked certificates (`transport.revocations`), signed by the authority; empty where none is."""
+    places: dict[str, str] = field(default_factory=dict)
+    """Where the process runs that has a node's lease, as far as the lease says."""
 
 
 class Register(Protocol):

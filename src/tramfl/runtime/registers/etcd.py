@@ -129,11 +129,9 @@ class EtcdRegister:
         self._newest: Versioned | None = None
         self._watch: asyncio.Task[None] | None = None
         self._waiting: set[asyncio.Event] = set()
-        self._wakes = 0
-        """Messages of watches so far."""
         self._view: KeyValues | None = None
         self._watched_from = 0
-        """The watch tells whatever changes after this revision."""
+        """The watch reports every change after this revision."""
 
     async def join(self) -> str | None:
         """Take this node's lease, unless another process has joined since this one did."""
@@ -252,11 +250,12 @@ class EtcdRegister:
         self._check_own(found.get(self._own_key, {}), view.revision)
         kv = found.pop(self._keys.record, None)
         revoked = content(found.pop(self._keys.revoked, {}).get("value", ""))
-        alive = frozenset(unquote(key.rpartition("/")[2]) for key in found)
-        return Standing(None if kv is None else self._versioned(kv), alive, revoked)
+        lives = {unquote(key.rpartition("/")[2]): _life_in(life) for key, life in found.items()}
+        places = {node: place for node, (_, place) in lives.items() if place}
+        return Standing(None if kv is None else self._versioned(kv), frozenset(lives), revoked, places)
 
     def _watched(self) -> Standing | None:
-        """The standing as the last look and the watch tell it; None where a change may lie between the two."""
+        """The standing by the last look and the watch; None where a change may lie between the two."""
         view = self._view
         return self._standing(view) if view is not None and view.revision >= self._watched_from else None
 
@@ -346,11 +345,10 @@ class EtcdRegister:
                 async for message in messages:
                     result = message.get("result", {})
                     if result.get("created", False):
-                        # What happened before the watch was on, a look will tell.
+                        # A look shows what happened before the watch began.
                         self._watched_from = int(result["header"]["revision"])
                     if self._view is not None and self._view.revision >= self._watched_from:
                         self._view = self._view.after(result.get("events", []))
-                    self._wakes += 1
                     for news in self._waiting:
                         news.set()
                     if "error" in message or result.get("canceled", False):

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from tramfl.circulation.custody import Record, Versioned
 from tramfl.notation import BadInput
+from tramfl.runtime.structs import learn_structs
 from tramfl.runtime.wire import PROTOCOL
 from tramfl.version import __version__
 
@@ -93,6 +94,7 @@ class Records:
     """Turns records into what a register keeps, and back."""
 
     def __init__(self) -> None:
+        learn_structs()  # every register makes its records first, and its threads then
         self.seal: Seal | None = None
         """None where the federation has no certificates."""
         self.known: Versioned | None = None
