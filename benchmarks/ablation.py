@@ -59,6 +59,7 @@ COLOURS = {
 """What codes is blue, what averages green, what does both orange."""
 TRIED: Mapping[str, Mapping[str, Any]] = {
     "express, int8": {**EXPRESS.settings, "transit.codec": "int8"},
+    "express, rounds of any length": {**EXPRESS.settings, "max_round_in_hops": None},
     "express, V / 4": {**EXPRESS.settings, "variance_limit": 0.25},
     "express, V x 4": {**EXPRESS.settings, "variance_limit": 4.0},
     "express, momentum carried": {**EXPRESS.settings, "training.carry_optimizer": True},

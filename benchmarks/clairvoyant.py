@@ -14,7 +14,7 @@ over the seeds:
 - **smaller too**: a beam search that may also train a half, a quarter or one sample of S*. It is a time that can be
   reached with foresight, and no bound. In the round clock it gains from rounds that only bring a new draw;
 - **bound**: no schedule is faster, whatever its rounds train. It relaxes balance to the most samples that any route
-  of so many visits may train under V (second-order cone programs, by Clarabel), and lets each visit train any of
+  of a number of visits may train under V (second-order cone programs, by Clarabel), and lets each visit train any of
   them. In the slot clock and with constant loads it uses the true loads; where loads are drawn by round, a schedule
   can draw as often as it likes, and the bound has every node and link idle.
 """
@@ -212,7 +212,7 @@ def windows(nodes: int) -> int:
 
 
 def time_left(case: Case, samples: Ints) -> Reals:
-    """At least what so many more samples take: all idle, and with the hops that V asks for."""
+    """At least the seconds that this many more samples take: all idle, and with the hops that V asks for."""
     flops, bits = case.fastest()
     limits = np.array(caps(case.scenario.name, case.samples, windows(case.nodes), False))
     hops = np.maximum(np.searchsorted(limits, samples) - 1, 0)
@@ -304,7 +304,7 @@ def _part(samples: Ints, part: float) -> Ints:
 
 
 def lower_bound(case: Case, times: SlotTimes | None, known: float) -> float:
-    """No schedule is faster: balance relaxed to how many samples so many visits may train."""
+    """No schedule is faster: balance relaxed to the most samples that a number of visits may train."""
     limits = caps(case.scenario.name, case.samples, windows(case.nodes), True)
     flops, bits = case.fastest()
     idle = case.cost.flops_per_sample * case.samples / flops + (len(limits) - 2) * case.cost.model_bits / bits

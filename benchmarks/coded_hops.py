@@ -80,8 +80,8 @@ def weights(codec: Codec) -> bytes:
         for name, tensor in reference.items()
     }
     coded = coder.through(trained, 1)
-    told = {CODEC: codec, REFERENCE: "0" * 64} if codec != "float32" else None
-    return to_bytes(coder.packed(trained, coded), told)
+    about = {CODEC: codec, REFERENCE: "0" * 64} if codec != "float32" else None
+    return to_bytes(coder.packed(trained, coded), about)
 
 
 def counted() -> int:

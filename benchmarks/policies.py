@@ -30,7 +30,7 @@ SCENARIOS = [f"{data}-{layout}" for data in ("mnist", "cifar10") for layout in (
 SAMPLES = 30_000
 POLICIES = ("load-aware", "express")
 T_95 = {2: 12.71, 3: 4.30, 5: 2.78, 10: 2.26, 20: 2.09, 30: 2.05}
-"""Student's t for so many seeds."""
+"""Student's t (95 %, two-sided) by the number of seeds."""
 WORST, SLOW_NODE, LASTING, ALL = 1.03, 0.5, 0.85, 0.90
 """The bars."""
 

@@ -1,7 +1,7 @@
 """How fast a simulated run trains, beside a bare PyTorch loop: `python benchmarks/training.py [--quick]`.
 
 The loop gets the same network with the same first weights and torch.optim.SGD, and indexes the same samples, in the
-same batches, out of tensors that are normalised beforehand: what to train on is told to it. The indexing is some 8 %
+same batches, out of tensors that are normalised beforehand: it is given what to train on. The indexing is some 8 %
 of its time on digits, so a loop that found its batches ready made would set the bar that much higher; a DataLoader
 would take half as long again. The run has everything a run has (scheduler, round machine, drawing and gathering of
 samples, keeping of weights, rows) but no evaluation. Both use one thread and take turns; of all turns the median

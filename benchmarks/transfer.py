@@ -96,7 +96,7 @@ class StoringHost:
 
 
 def write_model(path: Path, size: int) -> Digest:
-    """Weights of noise: one tensor of so many bytes."""
+    """Weights of noise: one tensor of `size` bytes."""
     header = json.dumps({"weight": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
     with path.open("wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
@@ -129,7 +129,7 @@ def federation(port: int) -> Federation:
 
 
 def receive(folder: Path, model: Path, pipe: Connection) -> None:
-    """A process: a site that takes models until it is told to end."""
+    """A process: a site that takes models until it is asked to end."""
 
     async def serve() -> None:
         host = StoringHost(folder / "store", model)

@@ -12,9 +12,7 @@ hops       predicted over actual seconds of every hop. Goal: once a link has car
 
 collapse   a link falls from 100 to 1 Mbit/s in the middle of a hop. Goal: the round commits elsewhere within three
            times what it takes there, and what had arrived is kept. It is shown twice. First the sender is drained,
-           so that the model has to go to a third site. Then the sender itself is the only other site. A pause of
-           less than 2 s is no collapse, so a round that takes less than 2 s elsewhere may take twice its time after
-           these 2 s.
+           so that the model has to go to a third site. Then the sender itself is the only other site.
 
 guards     a site trains nonsense: its weights are not committed, and the round ends elsewhere. A drained site trains
            no more until it is let in again. A run does not start with fewer sites than --min-sites asks for.

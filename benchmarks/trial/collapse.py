@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from benchmarks.trial.sites import PATIENCE, Far, Goals
-from tramfl.circulation.passage import LEAST_WINDOW
 from tramfl.runtime.operator.federation_status import FederationStatus
 
 GOAL = 3.0
@@ -135,7 +134,7 @@ def _collapse(far: Far, goals: Goals, left: str, caught: Caught) -> bool:
         f" {row.compute_seconds:.1f} s of training and {row.overhead:.1f} s beside;"
         f" predicted without the last: {row.decision.predicted_seconds:.1f} s"
     )
-    allowed = max(GOAL * elsewhere, LEAST_WINDOW + (GOAL - 1) * elsewhere)
+    allowed = GOAL * elsewhere
     goals.note(f"{what}: it commits", f"at {where}", f"not at {name}", row.node != caught.to)
     goals.note_time(
         f"{what}: time to commit",

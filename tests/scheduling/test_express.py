@@ -23,8 +23,8 @@ def outlook(flops: float, persistence: float, step_seconds: float = 0.0) -> Outl
 def decided(persistence: float | None, slow: float = 5.0, step_seconds: float = 0.0) -> Decision:
     """Node 2 is slow now; how long that lasts is what the outlooks say."""
     flops = (100.0, 100.0, slow)
-    told = () if persistence is None else tuple(outlook(f, persistence, step_seconds) for f in flops)
-    loads = Loads(flops, (np.inf, 1.0, 1.0), told)
+    outlooks = () if persistence is None else tuple(outlook(f, persistence, step_seconds) for f in flops)
+    loads = Loads(flops, (np.inf, 1.0, 1.0), outlooks)
     policy = policy_named("express", PolicySettings(10_000.0, 1.0))
     return policy.decide(BEHIND, loads, HELD, 0, COST, np.random.default_rng(0))
 

@@ -6,7 +6,7 @@ import pytest
 from tramfl.notation import Decision, Ledger, Loads, ModelCost
 from tramfl.scheduling.guards import guarded
 from tramfl.scheduling.policy import PolicySettings, policy_named
-from tramfl.scheduling.weighing import thinned
+from tramfl.scheduling.weighing import most_samples, thinned
 
 COST = ModelCost(1e6, 1e6)
 LOADS = Loads((1e9, 1e9, 1e9), (np.inf, 1e8, 1e8))
@@ -39,6 +39,26 @@ def test_no_round_trains_more_than_the_most_samples(policy: str) -> None:
             sum(decision.samples),
             decision.compute_seconds,
         )
+
+
+@EVERY_POLICY
+def test_no_round_trains_longer_than_its_hops_or_h(policy: str) -> None:
+    # A hop takes 10 ms and a sample 1 ms: three hops are 30 samples, unless H is longer.
+    free = played(policy, 12, wait_seconds=0.001)
+    assert max(sum(d.samples) for d in free) > 40, "the limit would not be tried"
+    made = played(policy, 12, wait_seconds=0.001, max_hops=3.0)
+    assert max(sum(d.samples) for d in made) == 30
+    assert max(sum(d.samples) for d in played(policy, 12, wait_seconds=0.04, max_hops=3.0)) == 40
+    assert max(sum(d.samples) for d in played(policy, 12, wait_seconds=0.04, max_hops=3.0, max_samples=25)) == 25
+
+
+def test_a_round_is_as_long_as_the_quickest_hop_and_the_fastest_node_say() -> None:
+    settings = PolicySettings(max_hops=2.0, wait_seconds=1e-6)
+    # Node 3 has the weights already, node 4 does not report: the quickest hop is the 20 ms to node 2.
+    loads = Loads((1e9, 1e9, 4e9, 1e9, np.nan), (np.inf, 1e7, 5e7, np.inf, np.nan))
+    assert most_samples(settings, loads, 0, COST) == 160
+    assert most_samples(settings, Loads((1e9,), (np.inf,)), 0, COST) is None, "one node alone has no hop to save"
+    assert most_samples(PolicySettings(), loads, 0, COST) is None
 
 
 @EVERY_POLICY

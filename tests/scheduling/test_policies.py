@@ -130,7 +130,7 @@ HALF_LOST = State(Ledger((100, 0, 3)), Loads((1.0, NAN), (INF, NAN)), [[60, 0, 6
 
 @pytest.mark.parametrize("policy", BUILT_IN)
 class TestEveryPolicy:
-    """What holds whoever decides."""
+    """What holds for every policy."""
 
     @UNHURRIED
     @given(state=states(), seed=st.integers(0, 2**32))
@@ -529,7 +529,7 @@ def test_variance_first_ignores_the_loads(state: State, speed: float) -> None:
     assert (first.node, first.samples) == (second.node, second.samples)
 
 
-# What cannot be carried out is refused, whoever decided it.
+# What cannot be carried out is refused, whichever policy decided it.
 
 
 GOOD = Decision("mine", 1, (2, 0), 1.0, 1.0, 0.0, "So.")

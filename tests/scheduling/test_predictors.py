@@ -111,5 +111,5 @@ def test_an_unknown_predictor_is_refused_with_those_there_are() -> None:
         predictor_named("oracle")
 
 
-def test_sites_use_the_default_unless_told_otherwise() -> None:
+def test_sites_use_the_default_where_nothing_else_is_set() -> None:
     assert SiteFile(site="a").predictor == DEFAULT

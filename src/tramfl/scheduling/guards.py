@@ -1,6 +1,6 @@
-"""What an operator may ask of every policy: a limit on a round's samples, and a visit to every node now and then.
+"""What an operator may ask of every policy: limits of a round, and a visit to every node now and then.
 
-`guarded` wraps a policy where one of the two is set. The mix of labels to aim for is no guard: it is part of the
+`guarded` wraps a policy where one of them is set. The mix of labels to aim for is no guard: it is part of the
 balance itself, `Round.allot`.
 """
 
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from tramfl.notation import Decision, Ledger, Loads, ModelCost, NodeId
 from tramfl.scheduling.policy import Policy, PolicySettings
-from tramfl.scheduling.weighing import Round, counted, thinned, who
+from tramfl.scheduling.weighing import Round, counted, most_samples, thinned, who
 
 
 def guarded(policy: Policy, settings: PolicySettings) -> Policy:
     """The policy with the guards that the settings ask for; itself where they ask for none."""
-    if settings.max_samples is None and settings.visit_every is None:
+    if settings.max_samples is None and settings.visit_every is None and settings.max_hops is None:
         return policy
     return Guarded(policy, settings)
 
@@ -48,7 +48,7 @@ class Guarded:
             name = str(getattr(self._policy, "name", type(self._policy).__name__))
             return self._visit(node, Round.of(name, self._settings, ledger, loads, held, holder, cost))
         decision = self._policy.decide(ledger, loads, held, holder, cost, rng)
-        most, total = self._settings.max_samples, sum(decision.samples)
+        most, total = most_samples(self._settings, loads, holder, cost), sum(decision.samples)
         if most is None or total <= most:
             return decision
         samples = thinned(np.array([decision.samples], dtype=np.int64), most)[0]
@@ -56,7 +56,7 @@ class Guarded:
         return replace(decision, samples=tuple(samples.tolist()), compute_seconds=seconds)
 
     def _due(self, ledger: Ledger, loads: Loads, held: NDArray[np.int64]) -> NodeId | None:
-        """The node whose turn for a visit it is, if it is anybody's.
+        """The node whose turn for a visit it is; None where it is no node's.
 
         The turns follow from the round's number, so every node that decides finds the same. In `visit_every` rounds
         every node has one turn; with more nodes than that, one node a round is all there can be.

@@ -41,6 +41,8 @@ class PolicySettings(Struct, frozen=True):
     """The most samples that a round trains."""
     visit_every: int | None = None
     """Rounds within which every node that reports and has samples is visited."""
+    max_hops: float | None = None
+    """The most that a round trains: as long as this many hops take, and at least H."""
 
     @classmethod
     def of(cls, scenario: Scenario, labels: Sequence[str]) -> PolicySettings:
@@ -51,6 +53,7 @@ class PolicySettings(Struct, frozen=True):
             named_shares(scenario.balance, labels),
             scenario.max_samples_per_round,
             scenario.visit_every_rounds,
+            scenario.max_round_in_hops,
         )
 
 

@@ -204,7 +204,7 @@ def _that_rise(a: Reals, top: Reals) -> tuple[Reals, Reals]:
 
 def _breakpoints(a: Reals, top: Reals) -> tuple[Reals, Reals]:
     """The sorted breakpoints of every row, and how many labels rise from each to the next."""
-    # The last bit of each number tells where a label starts (0) from where it is full (1), so that one plain
+    # The last bit of each number says whether a label starts there (0) or is full (1), so that one plain
     # sort does: bit patterns of non-negative floats order as the floats do, and whole numbers below 2^52
     # leave that bit free. A fraction moves by one unit in its last place.
     labels = top.shape[1]

@@ -12,6 +12,7 @@ from itertools import repeat
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tramfl.notation import BadInput, Candidate, Decision, Ledger, Loads, ModelCost, NodeId, Reals
@@ -20,6 +21,25 @@ from tramfl.scheduling.policy import PolicySettings
 from tramfl.scheduling.shares import filled, largest_relative_allotment, relative_variances
 from tramfl.scheduling.timing import compute_seconds, transfer_seconds
 from tramfl.scheduling.water_level import Allotment, largest_allotment
+
+
+def most_samples(settings: PolicySettings, loads: Loads, holder: NodeId, cost: ModelCost) -> int | None:
+    """The most samples of a round with these loads; None where there is no limit.
+
+    Where a hop costs little beside training, a long round has nothing to save: a shorter one is decided again with
+    fresh loads, and takes more evenly from the labels. H bounds it from below, since deciding takes time too.
+    """
+    if settings.max_hops is None:
+        return settings.max_samples
+    reporting = loads.reporting
+    hops = [cost.model_bits / loads.bandwidth[node] for node in reporting if node != holder]
+    if not any(hops):
+        return settings.max_samples
+    quickest = min(hop for hop in hops if hop > 0)  # a node that has the weights already needs no hop
+    seconds = max(settings.max_hops * quickest, settings.wait_seconds)
+    fastest = max(loads.flops[node] for node in reporting)
+    most = max(1, int(min(seconds * fastest / cost.flops_per_sample, 2**53)))
+    return most if settings.max_samples is None else min(most, settings.max_samples)
 
 
 class Round(Struct, frozen=True, eq=False):
@@ -52,6 +72,8 @@ class Round(Struct, frozen=True, eq=False):
     ) -> Round:
         """Gather what `decide` was given, and see who and what is within reach."""
         nodes = loads.reporting
+        if settings.max_hops is not None:
+            settings = replace(settings, max_samples=most_samples(settings, loads, holder, cost))
         reachable = np.asarray(held[list(nodes)].any(axis=0))
         unreachable = tuple(label for label, there in enumerate(reachable.tolist()) if not there)
         return cls(policy, settings, ledger, loads, held, holder, cost, nodes, reachable, unreachable)

@@ -44,8 +44,8 @@ def coded_state() -> dict[str, torch.Tensor]:
 
 
 def coded_file(state: dict[str, torch.Tensor] | None = None, **about: str) -> bytes:
-    told = {CODEC: "int4", REFERENCE: hashlib.sha256(REFERENCE_FILE).hexdigest(), "drawn": "[]", **about}
-    return to_bytes(coded_state() if state is None else state, told)
+    metadata = {CODEC: "int4", REFERENCE: hashlib.sha256(REFERENCE_FILE).hexdigest(), "drawn": "[]", **about}
+    return to_bytes(coded_state() if state is None else state, metadata)
 
 
 def test_a_coded_file_becomes_the_plain_file_that_it_stands_for() -> None:

@@ -10,7 +10,7 @@ from tramfl.learning.app import App
 from tramfl.learning.model.weights import from_bytes
 from tramfl.learning.training.building import build_learner
 from tramfl.learning.training.learner import Learner
-from tramfl.learning.training.readout import Passed, mean
+from tramfl.learning.training.readout import Passed, Seen, mean
 
 from .test_learner import an_allotment, trained
 
@@ -21,23 +21,32 @@ def learner_with(readout: ReadOut) -> Learner:
     return build_learner(replace(SCENARIO, evaluation=replace(SCENARIO.evaluation, readout=readout)))
 
 
-def numbers(*values: float) -> list[torch.Tensor]:
-    return [torch.tensor(values)]
+def seen(value: float, used: int = 0) -> Seen:
+    return Seen([torch.tensor([value])], used)
 
 
 def test_a_visit_is_the_mean_of_what_came_and_what_leaves_however_many_rounds_it_lasts() -> None:
-    first, passed = Passed().after(0, numbers(0.0), numbers(2.0), "visit")
-    second, passed = passed.after(0, numbers(2.0), numbers(6.0), "visit")
-    third, passed = passed.after(1, numbers(6.0), numbers(8.0), "visit")
+    first, passed = Passed().after(0, seen(0.0), seen(2.0), "visit")
+    second, passed = passed.after(0, seen(2.0), seen(6.0), "visit")
+    third, passed = passed.after(1, seen(6.0), seen(8.0), "visit")
     assert [first[0].item(), second[0].item(), third[0].item()] == [1.0, 3.0, 7.0]
 
 
 def test_an_average_halves_what_the_node_saw_before_and_nothing_of_other_nodes() -> None:
-    _, passed = Passed().after(0, numbers(0.0), numbers(2.0), "average")
-    elsewhere, passed = passed.after(1, numbers(2.0), numbers(4.0), "average")
-    back, passed = passed.after(0, numbers(4.0), numbers(6.0), "average")
+    _, passed = Passed().after(0, seen(0.0, 1000), seen(2.0, 1010), "average")
+    elsewhere, passed = passed.after(1, seen(2.0, 1010), seen(4.0, 1020), "average")
+    back, passed = passed.after(0, seen(4.0, 1020), seen(6.0, 1030), "average")
     assert elsewhere[0].item() == 3.0
     assert back[0].item() == (1.0 + 5.0) / 2
+
+
+def test_an_average_leaves_out_w_0_and_counts_little_of_a_much_younger_run() -> None:
+    first, passed = Passed().after(0, seen(0.0, 0), seen(8.0, 100), "average")
+    assert first[0].item() == 8.0, "w_0 has learnt nothing"
+    elsewhere, passed = passed.after(1, seen(8.0, 100), seen(16.0, 300), "average")
+    assert elsewhere[0].item() == 14.0, "with a third of the samples used by then, the share is a quarter"
+    back, passed = passed.after(0, seen(16.0, 300), seen(20.0, 500), "average")
+    assert back[0].item() == 18.0 * 7 / 8 + 8.0 / 8, "the mean of a run a fifth as old has the share of an eighth"
 
 
 def test_whole_numbers_are_those_of_the_newest_weights() -> None:
@@ -85,10 +94,11 @@ def test_batch_norm_of_a_mean_has_the_mean_of_the_statistics_and_never_a_negativ
     learner = build_learner(scenario, app=App(model=network))
     newest = build_learner(replace(scenario, evaluation=Evaluation(subset=300)), app=App(model=network))
     first, second = trained(learner, 1), trained(newest, 1)
-    before = from_bytes(newest.weights(newest.initial()))
-    after, found = from_bytes(newest.weights(second)), from_bytes(learner.delivered(first))
+    before, first, second = first, trained(learner, 1, first, start=2), trained(newest, 1, second, start=2)
+    received, left = learner.weights(before, with_passed=False), newest.weights(second)
+    after, found = from_bytes(left), from_bytes(learner.delivered(first))
     for name in ("2.running_mean", "2.running_var"):
-        assert torch.equal(found[name], (before[name] + after[name]) / 2)
+        assert torch.equal(found[name], (from_bytes(received)[name] + after[name]) / 2)
     assert found["2.num_batches_tracked"] == after["2.num_batches_tracked"]
     digest = first
     for round_ in range(2, 60):

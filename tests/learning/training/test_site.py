@@ -246,8 +246,8 @@ def test_a_made_up_reference_leads_nowhere(tmp_path: Path) -> None:
     here.write_initial(tmp_path / "w0")
     content = (tmp_path / "w0").read_bytes()
     for wrong in ("../../secrets", "", "f" * 64):
-        told = {**about(content), "reference": wrong}
-        (tmp_path / "hostile").write_bytes(to_bytes(from_bytes(content), told))
+        metadata = {**about(content), "reference": wrong}
+        (tmp_path / "hostile").write_bytes(to_bytes(from_bytes(content), metadata))
         with pytest.raises(BadInput, match=r"reference|coded against"):
             here.train(tmp_path / "hostile", FIRST, 1, tmp_path / "w1")
 

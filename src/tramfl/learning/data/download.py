@@ -119,7 +119,7 @@ def _append(url: str, file: BinaryIO, name: str, report: Report | None) -> None:
         response = urllib.request.urlopen(request, timeout=_SILENCE_SECONDS)
     except urllib.error.HTTPError as error:
         if done and error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            return  # Nothing after our last byte: complete, or wrong, which the checksum tells.
+            return  # Nothing after our last byte: complete, or wrong; the checksum decides.
         raise
     with response:
         if done and _range_start(response) != done:

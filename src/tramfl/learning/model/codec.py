@@ -6,7 +6,7 @@ number of steps (256 or 16) and v a dither that sender and receiver share:
     coding      q = floor((w - r) / s + n / 2 + 1/2 - v),  0 <= q < n
     decoding    w = r + s (q + v - n / 2), as two additions and one multiplication of float32
 
-v is drawn from (0, 1] and moves the grid of values that can be told apart. The same v is taken off again, so a
+v is drawn from (0, 1] and moves the grid of values that a code can stand for. The same v is taken off again, so a
 decoded weight is at most half a step off, is right on average, and its error has half the variance of a rounding up
 or down by chance. The draws follow from eight bytes that travel with the weights.
 

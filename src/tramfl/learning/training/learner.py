@@ -37,7 +37,7 @@ from tramfl.learning.seeding import seeded_everywhere
 from tramfl.learning.training.descent import STATE_PREFIX, Carried, first_state, rate_factor
 from tramfl.learning.training.evaluation import measure
 from tramfl.learning.training.nodes import evaluator_of, node_trainers
-from tramfl.learning.training.readout import Passed, Weights
+from tramfl.learning.training.readout import Passed, Seen, Weights
 from tramfl.learning.training.samples import choose_device, example, training_samples
 from tramfl.learning.training.task import Task, check_network
 from tramfl.learning.training.transit import CodedState, TransitCoder
@@ -85,6 +85,11 @@ class _Kept:
     """What is tested and delivered in its place; None where that is the model itself."""
     passed: Passed = field(default_factory=Passed)
     """What nodes remember of models on the way to this one, to form what is tested."""
+
+    @property
+    def seen(self) -> Seen:
+        """The weights and the samples used on the way to them, as a node remembers both."""
+        return Seen(self.state, int(self.drawn.sum()))
 
 
 class Learner:
@@ -161,7 +166,7 @@ class Learner:
         drawn[node] += samples
         kept = self._keep(child, drawn, optimizer, trained.loss, coded)
         if not self.tests_newest:
-            tested, passed = before.passed.after(node, before.state, kept.state, self._readout)
+            tested, passed = before.passed.after(node, before.seen, kept.seen, self._readout)
             self._kept[child] = dataclasses.replace(kept, tested=tested, passed=passed)
         return child
 
@@ -358,7 +363,7 @@ class Learner:
             yield
 
     def _metadata(self, about: Mapping[str, str] | None) -> dict[str, str]:
-        """What a file of weights says of itself: `about`, and which frozen part it belongs to."""
+        """The metadata of a file of weights: `about`, and which frozen part it belongs to."""
         return dict(about or {}) | ({} if self.base is None else {BASE: self.base})
 
     def _decoded(self, content: bytes, state: State) -> tuple[State, CodedState]:
