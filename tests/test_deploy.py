@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,7 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import Cli
+from tramfl.config import is_loopback
 from tramfl.runtime.log_events import EVENTS
+from tramfl.runtime.registers.opening import open_register
+from tramfl.runtime.settings import SiteSettings, read_site
 from tramfl.runtime.site import metrics
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
@@ -59,6 +65,26 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     )
     assert "tramfl@" not in done.stderr, done.stderr
     assert done.returncode == 0, done.stderr
+
+
+def test_the_compose_file_has_a_service_for_every_site_that_its_command_writes_and_they_accept_its_etcd(
+    cli: Cli, tmp_path: Path
+) -> None:
+    text = (DEPLOY / "container" / "compose.yaml").read_text()
+    (command,) = re.findall(r"^#   tramfl (init .*)$", text, re.MULTILINE)
+    assert command in (DEPLOY.parent / "docs" / "operations.md").read_text()
+    assert cli(*shlex.split(command)).code == 0
+    folders = re.findall(r"\.\./\.\./(trial/sites/\w+):/site", text)
+    assert sorted(folders) == sorted(str(path.relative_to(tmp_path)) for path in tmp_path.glob("trial/sites/*"))
+
+    async def opened(site: SiteSettings) -> None:
+        await open_register(site.federation, site.file.site).close()
+
+    for folder in folders:
+        site = read_site(tmp_path / folder / "site.toml")
+        asyncio.run(opened(site))  # an etcd in plain text, and not on loopback, is refused
+        assert is_loopback(site.listen.rpartition(":")[0])
+    assert 'network_mode: "service:etcd"' in text, "one loopback for all of them"
 
 
 def test_the_image_is_built_by_the_script_and_copies_only_files_that_are_there() -> None:

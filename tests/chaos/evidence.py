@@ -129,9 +129,9 @@ def check_logs(run: str, history: Sequence[Versioned], events: Iterable[dict[str
         for a, b in pairwise(records)
         if b.round == a.round + 1 and b.epoch == a.epoch
     )
-    assert not said - took, f"told of, but not in the record: {said - took}"
-    untold = took - said
-    assert untold.total() <= killed, f"in the record, but told of by nobody: {untold}"
+    assert not said - took, f"logged, but not in the record: {said - took}"
+    unlogged = took - said
+    assert unlogged.total() <= killed, f"in the record, but logged by no site: {unlogged}"
 
 
 def check_disks(record: Record, folders: Sequence[Path]) -> None:

@@ -44,7 +44,7 @@ class SmallDisk:
         return room.f_bavail * room.f_frsize
 
     def fill(self, leaving: int) -> None:
-        """Leave only so many bytes."""
+        """Leave only this many bytes."""
         ballast = self.place / "ballast"
         with ballast.open("ab") as file:
             while (more := self.free - leaving) > 0:

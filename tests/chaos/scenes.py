@@ -92,7 +92,7 @@ class Scene:
         return self.federation.seen(what, look, PATIENCE)
 
     def reach(self, round_: int, epoch: int = 1) -> Record:
-        """The record, once so many rounds are committed, in this epoch or a later one."""
+        """The record, once this many rounds are committed, in this epoch or a later one."""
 
         def there() -> Record | None:
             record = self.record()
@@ -101,7 +101,7 @@ class Scene:
         return self.seen(f"round {round_} of epoch {epoch}", there)
 
     def advance(self, rounds: int = 3) -> Record:
-        """Until so many rounds more are committed than now."""
+        """Until this many more rounds are committed."""
         return self.reach(self.record().round + rounds)
 
     def waits_for(self, name: str) -> None:
@@ -176,11 +176,11 @@ class Scene:
     def end(self, name: str) -> None:
         """SIGTERM: the site ends by itself, in good order, and nothing is left of it.
 
-        Whoever is caught is let go when the site has said its last word.
+        A site in a trap is let go once the site that ends has logged that it ended.
         """
-        process, said = self.federation.processes[name], self._told(name, "ended")
+        process, said = self.federation.processes[name], self._logged(name, "ended")
         process.terminate()
-        self.wait(f"last word of {name}", lambda: self._told(name, "ended") > said)
+        self.wait(f"last word of {name}", lambda: self._logged(name, "ended") > said)
         self.traps.clear()
         self.wait(f"end of {name}", lambda: process.poll() is not None)
         self._ended.add(process.pid)
@@ -189,16 +189,16 @@ class Scene:
 
     def end_at_once(self, name: str) -> None:
         """SIGTERM, and again as soon as the site has heard the first: it is gone, as if it had been killed."""
-        process, heard = self.federation.processes[name], self._told(name, "ending")
+        process, heard = self.federation.processes[name], self._logged(name, "ending")
         process.terminate()
-        self.wait(f"{name} to end", lambda: self._told(name, "ending") > heard)
+        self.wait(f"{name} to end", lambda: self._logged(name, "ending") > heard)
         self._killed.append((name, process.pid))
         process.terminate()
         self.wait(f"end of {name}", lambda: process.poll() is not None)
         self.traps.clear()
         assert process.returncode == -signal.SIGTERM, self.federation.logs()
 
-    def _told(self, name: str, what: str) -> int:
+    def _logged(self, name: str, what: str) -> int:
         return sum(event["event"] == what for event in self.federation.events(name))
 
     def revive(self) -> None:

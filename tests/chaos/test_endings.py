@@ -1,4 +1,4 @@
-"""Sites that are told to end (SIGTERM): whoever holds the model hands it on, and nobody waits for a lease.
+"""Sites that are asked to end (SIGTERM): the holder hands the model on, and no site waits for a lease.
 
 Leases are longer here than any test has patience, so a run that goes on was given on, and a site that is gone from
 the register gave its lease up.
@@ -44,7 +44,7 @@ def has_lease(chaos: Scene, name: str) -> bool:
 
 
 @pytest.mark.parametrize("place", HOLDERS_PLACES)
-def test_a_holder_that_is_told_to_end_hands_the_model_on_wherever_it_is(chaos: Scene, place: str) -> None:
+def test_a_holder_that_is_asked_to_end_hands_the_model_on_wherever_it_is(chaos: Scene, place: str) -> None:
     chaos.begin()
     caught = chaos.catch(place)
     holder, before = caught.sender or caught.site, chaos.record()
@@ -59,7 +59,7 @@ def test_a_holder_that_is_told_to_end_hands_the_model_on_wherever_it_is(chaos: S
 
 
 @pytest.mark.parametrize("place", ["halfway", "taking in"])
-def test_a_receiver_that_is_told_to_end_is_left_out(chaos: Scene, place: str) -> None:
+def test_a_receiver_that_is_asked_to_end_is_left_out(chaos: Scene, place: str) -> None:
     chaos.begin()
     caught = chaos.catch(place)
     before = chaos.record()
@@ -71,7 +71,7 @@ def test_a_receiver_that_is_told_to_end_is_left_out(chaos: Scene, place: str) ->
     chaos.finish()
 
 
-def test_an_idle_site_that_is_told_to_end_is_gone_at_once(chaos: Scene) -> None:
+def test_an_idle_site_that_is_asked_to_end_is_gone_at_once(chaos: Scene) -> None:
     chaos.begin()
     caught = chaos.catch("training")
     before = chaos.record()

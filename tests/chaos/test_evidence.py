@@ -102,10 +102,10 @@ def committed(epoch: int, round_: int, samples: int) -> dict[str, Any]:
 
 def test_logs_that_tell_another_story_are_found() -> None:
     seen = history(*LINEAGE)
-    told = [committed(1, 1, 7), committed(1, 2, 1), committed(2, 2, 4)]
-    check_logs("run", seen, told, killed=0)
-    check_logs("run", seen, told[1:], killed=1)
-    for wrong in (told[1:], [*told, told[0]], [*told[:2], committed(2, 2, 5)], [*told, committed(1, 3, 4)]):
+    logged = [committed(1, 1, 7), committed(1, 2, 1), committed(2, 2, 4)]
+    check_logs("run", seen, logged, killed=0)
+    check_logs("run", seen, logged[1:], killed=1)
+    for wrong in (logged[1:], [*logged, logged[0]], [*logged[:2], committed(2, 2, 5)], [*logged, committed(1, 3, 4)]):
         with pytest.raises(AssertionError):
             check_logs("run", seen, wrong, killed=0)
 

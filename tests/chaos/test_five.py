@@ -52,12 +52,12 @@ def test_two_of_five_cut_off_together_do_not_advance(tmp_path: Path) -> None:
         # Never two of the three that have a member of etcd beside them, nor both that have the safe weights.
         others = "de" if caught.site in "abc" else "abc"
         together = [caught.site, next(name for name in others if not copies <= {caught.site, name})]
-        told = chaos.committed(*together)
+        commits = chaos.committed(*together)
         network.part(*(chaos.names.index(name) for name in together))
         try:
             chaos.traps.clear()
             chaos.reach(before.safe.round + 3, before.epoch + 1)
-            assert chaos.committed(*together) == told, "a site without the majority committed a round"
+            assert chaos.committed(*together) == commits, "a site without the majority committed a round"
         finally:
             network.heal()
         for name in together:

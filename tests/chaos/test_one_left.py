@@ -32,8 +32,8 @@ def test_a_run_ends_with_its_newest_weights_though_one_site_was_left(tmp_path: P
             federation.kill(name)
         federation.order("resume")
         federation.wait_until_stopped()
-        record, model = federation.rest(), federation.status().model
-        assert model is not None
+        record = federation.rest()
+        model = federation.shown("model to fetch", lambda status: status.model)
         assert (model.round, model.digest) == (record.round, record.weights.digest), "all that there is to fetch"
         federation.start(others[0])
         federation.ready(others[0])
@@ -48,7 +48,7 @@ def test_sites_that_would_not_train_the_same_do_not_begin(tmp_path: Path) -> Non
         federation.ready()
         with pytest.raises(BadInput, match=r"training\.learning_rate is .* one federation\.toml"):
             federation.order("start", "run")
-        assert federation.status().record is None
+        assert federation.answers().record is None
 
 
 def test_sites_with_other_frozen_weights_do_not_begin(tmp_path: Path) -> None:

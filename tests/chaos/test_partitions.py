@@ -45,12 +45,12 @@ def test_a_holder_cut_off_from_the_majority_is_taken_over_and_comes_back_without
     chaos, network = parted
     chaos.begin()
     caught = chaos.catch("training")
-    before, told = chaos.record(), chaos.committed(caught.site)
+    before, commits = chaos.record(), chaos.committed(caught.site)
     network.part(chaos.names.index(caught.site))
     try:
         chaos.traps.clear()  # it ends its training, and cannot commit it
         chaos.reach(before.safe.round + 3, before.epoch + 1)
-        assert chaos.committed(caught.site) == told, "a site without the majority committed a round"
+        assert chaos.committed(caught.site) == commits, "a site without the majority committed a round"
     finally:
         network.heal()
     chaos.waits_for(caught.site)
@@ -63,12 +63,12 @@ def test_a_holder_with_the_majority_goes_on_and_who_was_cut_off_joins_again(part
     caught = chaos.catch("training")
     before = chaos.record()
     other = next(name for name in chaos.names if name != caught.site)
-    told = chaos.committed(other)
+    commits = chaos.committed(other)
     network.part(chaos.names.index(other))
     try:
         chaos.traps.clear()
         assert chaos.advance(4).epoch == before.epoch, "the holder was never out of reach of the majority"
-        assert chaos.committed(other) == told
+        assert chaos.committed(other) == commits
     finally:
         network.heal()
     chaos.waits_for(other)
@@ -85,9 +85,9 @@ def test_without_any_majority_nobody_advances_and_nothing_is_lost(parted: tuple[
     try:
         chaos.traps.clear()
         chaos.wait("silence of the register", lambda: chaos.witness.standing() is None)
-        told = chaos.committed()
+        commits = chaos.committed()
         time.sleep(2 * LEASE_SECONDS)
-        assert chaos.committed() == told
+        assert chaos.committed() == commits
     finally:
         network.heal()
     after = chaos.record()

@@ -39,7 +39,7 @@ def test_a_site_of_a_newer_protocol_starts_no_run_and_joins_none(tmp_path: Path)
         federation.ready("a")
         with pytest.raises(BadInput, match=rf"site b cannot take part: .*tramfl\.v{PROTOCOL + 1}\.Site.*{REMEDY}"):
             federation.order("start", "first")
-        assert federation.status().record is None
+        assert federation.answers("a").record is None
         federation.kill("b")
         assert "not there yet: b" in federation.order("start", "first")
         federation.start("b")
@@ -97,7 +97,7 @@ def test_a_federation_is_upgraded_one_site_at_a_time_while_its_run_goes_on(tmp_p
             federation.start(name)
             federation.ready(name)
             wait_for_a_round_at(federation, name)
-            status = federation.status()
+            status = federation.answers()
             found = {s.site: s.report.version for s in status.sites if s.report is not None}
             assert found == {n: NEXT if n in upgraded else tramfl.__version__ for n in federation.names}
             said = status.mixed_versions

@@ -55,10 +55,10 @@ def test_without_two_members_nothing_is_committed_and_nothing_is_lost(
     try:
         chaos.traps.clear()  # the training in hand may end
         chaos.wait("silence of the register", lambda: chaos.witness.standing() is None)
-        told = chaos.committed()
+        commits = chaos.committed()
         time.sleep(2 * LEASE_SECONDS)
         assert chaos.witness.standing() is None
-        assert chaos.committed() == told
+        assert chaos.committed() == commits
     finally:
         cluster.heal()
     after = chaos.record()
@@ -95,7 +95,7 @@ def test_a_locked_file_holds_a_run_up_and_no_more(sqlite: Scene, leases: float) 
     sqlite.finish()
 
 
-def test_the_end_of_a_run_is_told_to_a_register_that_did_not_hear_of_it(tmp_path: Path) -> None:
+def test_the_end_of_a_run_reaches_a_register_that_was_silent_at_that_moment(tmp_path: Path) -> None:
     scenario = replace(digits(), budget=Budget(rounds=8))
     with scene(tmp_path, "sqlite", scenario=scenario, lease_seconds=LEASE_SECONDS) as chaos:
         chaos.begin()

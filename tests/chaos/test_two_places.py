@@ -26,3 +26,8 @@ def test_one_site_at_two_places_is_named_by_both_and_by_status(tmp_path: Path) -
             assert str(second / "state") in (federation.site_folder("a") / "log.jsonl").read_text()
             federation.wait("name of the first place", lambda: "two-places" in log.read_text())
             assert str(federation.site_folder("a") / "state") in log.read_text()
+            # At the address of the site nobody answers now: the other sites say what they saw.
+            sentence = federation.shown("both places in the status", lambda status: next(iter(status.twins), None))
+            assert sentence.startswith("Site a was started at two places, as ")
+            assert str(federation.site_folder("a") / "state") in sentence
+            assert str(second / "state") in sentence

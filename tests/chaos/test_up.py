@@ -12,7 +12,7 @@ from tests.runtime.federations import unreadable
 from tramfl.record import read_rows
 
 
-def test_a_killed_site_and_a_silent_register_are_told_and_an_interrupt_leaves_no_process_behind(
+def test_a_killed_site_and_a_silent_register_are_reported_and_an_interrupt_leaves_no_process_behind(
     tmp_path: Path, process: Process
 ) -> None:
     up = process(
@@ -29,13 +29,13 @@ def test_a_killed_site_and_a_silent_register_are_told_and_an_interrupt_leaves_no
         if "site b is gone" in line:
             break
     else:
-        raise AssertionError("nobody told that site b is gone")
+        raise AssertionError("no line says that site b is gone")
     assert any(re.match("round [1-9]", line) for line in up.stderr)
     with unreadable(tmp_path / "street" / "register.sqlite"):
         assert any("the rounds cannot be read at the moment" in line for line in up.stderr)
     # The run goes on without the site, however long that takes on a busy machine.
-    told = (re.match(r"round ([\d,]+)", line) for line in up.stderr)
-    rounds = (int(match[1].replace(",", "")) for match in told if match)
+    matches = (re.match(r"round ([\d,]+)", line) for line in up.stderr)
+    rounds = (int(match[1].replace(",", "")) for match in matches if match)
     first = next(rounds)
     assert any(later > first for later in rounds)
     up.send_signal(signal.SIGINT)

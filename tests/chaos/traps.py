@@ -51,6 +51,6 @@ class Traps:
             return None
 
     def clear(self) -> None:
-        """Let go whoever is caught, and lay nothing."""
+        """Let go the site that is caught, and lay no other trap."""
         for name in ("trap", "caught", "taken"):
             (self._folder / name).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Sees every revision of a register, whoever made it: the evidence that tests of faults are judged by.
+"""Sees every revision of a register, of every site: the evidence that tests of faults are judged by.
 
 SQLite: a trigger in the file keeps each record as it is written, in the writer's own transaction. etcd: its own
 history, which a watch from the first revision on gives whole.

@@ -133,7 +133,7 @@ def test_the_last_round_of_a_run_that_was_stopped_meanwhile_is_shipped_at_once()
     assert (send.to, send.offer.digest, send.offer.assignment) == (2, "w1", None)
 
 
-def test_a_holder_that_stays_ships_a_copy_after_so_many_unsafe_seconds() -> None:
+def test_a_holder_that_stays_ships_a_copy_once_its_work_has_been_unsafe_for_long() -> None:
     node = Node(0, limits=Limits(unsafe_rounds=100, unsafe_seconds=2.0)).train("w1")
     assert SendModel not in node.kinds()
     assert SendModel in node.train("w2").kinds()
@@ -340,7 +340,7 @@ def test_a_holder_at_rest_asks_until_somebody_takes_what_only_it_has() -> None:
     assert (node.commands, node.state.phase) == ((Discard(("w0",)),), Halted())
 
 
-def test_at_rest_whoever_did_not_take_a_copy_is_asked_again_only_after_everybody_else() -> None:
+def test_at_rest_a_node_that_did_not_take_a_copy_is_asked_again_only_after_all_others() -> None:
     both = alone_at_rest(unfit=frozenset({2}))
     both.tell(*(LoadReported(8.0, both.ticket, n, 1e9, LINKS[n]) for n in (2, 1)), Woke(9.0, both.ticket))
     assert shipped(both)[0].to == 1

@@ -81,6 +81,26 @@ def test_a_hop_has_slowed_down_where_what_is_left_takes_longer_than_was_predicte
     assert found.slowed(5.0) == pytest.approx((MODEL - 112e6) * 2 / 8e6), "a chunk in 2 s, of which 4 Mbit are seen"
 
 
+def test_a_collapse_is_noticed_sooner_where_the_round_takes_less_than_a_window_elsewhere() -> None:
+    def first(found: Passage) -> float:
+        return next(n / 4 for n in range(100) if found.slowed(n / 4) is not None)
+
+    stalled = [Passage(MODEL, 3.6, CHUNK, 0.0, elsewhere) for elsewhere in (0.3, 2.0, None)]
+    for found in stalled:
+        for chunk in range(11):  # 100 Mbit/s until 0.8 s, and then nothing more
+            found.arrived(chunk * CHUNK, 0.08 * chunk)
+    assert [first(found) for found in stalled] == [1.75, 2.0, 2.0]
+
+
+def test_a_slow_start_or_a_little_less_than_predicted_is_no_collapse() -> None:
+    found = Passage(MODEL, 3.6, CHUNK, 0.0, 0.3)
+    found.arrived(0.0, 0.0)
+    found.arrived(CHUNK, 0.5)
+    for chunk in range(2, 8):
+        found.arrived(chunk * CHUNK, 0.5 + 0.16 * (chunk - 1))
+    assert [found.slowed(n / 4) for n in range(7)] == [None] * 7, "half of the rate that was predicted"
+
+
 def test_a_broken_connection_shows_the_pace_before_the_silence() -> None:
     found = passage()
     for bits, at in ((0.0, 0.0), (80e6, 1.0)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import combinations
 from typing import get_args
 
 import pytest
@@ -53,3 +54,23 @@ def test_the_picture_on_the_site_has_every_phase_and_every_event_of_the_diagram(
     assert set(PLACES) == {phase.__name__ for phase in get_args(Phase)} | {"news"}
     for step in re.findall(r"^ *\w+ --> \w+: (.*)$", diagram(), re.MULTILINE):
         assert all(event in text for event in step.split(" or ")), step
+
+
+def test_in_the_picture_no_text_covers_another_and_no_arrow_crosses_a_box() -> None:
+    picture = drawn(diagram())
+    boxes = [
+        tuple(map(float, box))
+        for box in re.findall(r'<rect x="(\S+)" y="(\S+)" width="(\S+)" height="(\S+)"', picture)
+    ]
+    assert len(boxes) == len(PLACES)
+    texts = re.findall(r'<text x="(\S+)" y="(\S+)" text-anchor="middle"([^>]*)>([^<]*)<', picture)
+    words = [(float(x), float(y), 7.0 * len(word), word) for x, y, _, word in texts]
+    for (x, y, wide, word), (x1, y1, wide1, other) in combinations(words, 2):
+        assert abs(y - y1) >= 13 or abs(x - x1) >= (wide + wide1) / 2, f"{word} covers {other}"
+    arrows = re.findall(r'd="M(\S+) (\S+)L(\S+) (\S+)"', picture)
+    assert arrows
+    for arrow in arrows:
+        a, ya, b, yb = map(float, arrow)
+        for part in (n / 50 for n in range(1, 50)):
+            px, py = a + part * (b - a), ya + part * (yb - ya)
+            assert not any(x < px < x + wide and y < py < y + high for x, y, wide, high in boxes), arrow

@@ -223,7 +223,7 @@ def test_a_node_with_neither_stays_a_follower() -> None:
     assert (type(node.state.phase), node.commands) == (Following, ())
 
 
-def test_who_stands_by_gives_way_to_whoever_took_over() -> None:
+def test_a_node_that_stands_by_gives_way_to_the_one_that_took_over() -> None:
     node = Node(1, W5).tell(HolderLost(90.0, NOW), RecordSeen(90.5, taken_over(by=2)))
     assert isinstance(node.state.phase, Following)
 

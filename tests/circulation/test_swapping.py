@@ -247,7 +247,7 @@ def test_a_takeover_that_landed_unanswered_makes_the_node_holder() -> None:
     node.tell(RecordRead(6.5, node.ticket, node.register.read()))
     phase = node.state.phase
     assert isinstance(phase, Gathering)
-    assert phase.attempt.lost_seconds == 6.5, "all since the last commit was in vain"
+    assert phase.attempt.lost_seconds == 6.5, "all time since the last commit is lost"
 
 
 def test_nothing_is_trained_while_the_fate_of_a_swap_is_unknown() -> None:

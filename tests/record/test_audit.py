@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from tramfl.record import AuditEntry, AuditFile, gathered, read_audit, sound_entry
+from tramfl.record import AuditEntry, AuditFile, completed, gathered, read_audit, sound_entry
 
 ENTRY = AuditEntry(100.0, "committed", "run", 1, 5, "d5", "d4", "a", 30)
 
@@ -38,6 +38,22 @@ def test_a_trail_has_a_bounded_size_and_keeps_the_newest(tmp_path: Path) -> None
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 2300
     rounds = [entry.round for entry in file.entries()]
     assert rounds == list(range(rounds[0], 100))
+
+
+def test_rounds_that_count_push_none_out_that_was_dropped(tmp_path: Path) -> None:
+    file, dropped = AuditFile(tmp_path, most_bytes=1000), replace(ENTRY, what="dropped", reason="lost")
+    file.note(dropped)
+    for round_ in range(6, 100):
+        file.note(replace(ENTRY, at=100.0 + round_, round=round_))
+    assert file.entries()[0] == dropped
+    assert file.entries()[-1].round == 99
+
+
+def test_a_later_trail_of_a_run_keeps_what_an_earlier_one_had_of_it_and_nothing_of_another() -> None:
+    dropped, other = replace(ENTRY, what="dropped"), replace(ENTRY, run="other")
+    newer = replace(ENTRY, author="b")
+    later = replace(ENTRY, at=200.0, round=6)
+    assert completed([newer, later], [ENTRY, dropped, other], "run") == [newer, dropped, later]
 
 
 @pytest.mark.parametrize(

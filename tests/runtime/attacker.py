@@ -124,7 +124,7 @@ class Attacker:
         return self._folder / "register.sqlite"
 
     async def play(self, actions: int) -> None:
-        """So many actions, some at once."""
+        """This many actions, some at once."""
         for done in range(0, actions, AT_ONCE):
             await asyncio.gather(*(self.act() for _ in range(min(AT_ONCE, actions - done))))
 

@@ -229,10 +229,19 @@ class LocalFederation:
         with self._hand() as (runner, hand):
             return runner.run(hand.order_site(name, Order(what)))  # type: ignore[arg-type]
 
+    def answers(self, *names: str, seconds: float = PATIENCE) -> FederationStatus:
+        """The status, once these sites, or all, answer in it."""
+        wanted = {self.names.index(name) for name in names or self.names}
+
+        def answering() -> FederationStatus | None:
+            status = self.status()  # over new connections: one to a site that has just started may wait for a while
+            return status if wanted <= set(status.answering) else None
+
+        return self.seen("sites that answer", answering, seconds)
+
     def ready(self, *names: str, seconds: float = PATIENCE) -> None:
         """Until these sites, or all, answer."""
-        wanted = {self.names.index(name) for name in names or self.names}
-        self.wait("sites that answer", lambda: wanted <= set(self.status().answering), seconds)
+        self.answers(*names, seconds=seconds)
 
     def begin(self, run: str = "run") -> None:
         """Start all sites and a run."""

@@ -168,7 +168,7 @@ class Siege:
         await self._attacked()
 
     async def attack(self, actions: int) -> None:
-        """Have the hostile site do so many things."""
+        """Have the hostile site do this many things."""
         assert self._attacker is not None
         assert self._attacker.stdin is not None
         self._attacker.stdin.write(b"%d\n" % actions)
@@ -255,7 +255,7 @@ class Siege:
             return dict(db.execute(query, (self._safe,)).fetchall())
 
     async def check(self, actions: int) -> None:
-        """Everything that must hold after so many actions."""
+        """Everything that must hold after this many actions."""
         self._check_alive()
         record = self.record()
         assert record.safe.round >= self._safe, f"the safe round fell from {self._safe} to {record.safe.round}"
@@ -289,7 +289,7 @@ def _resident() -> int:
 async def besieged(
     folder: Path, seed: int, actions: int, usual_seconds: float = 20.0, stalls: float = STALLS
 ) -> tuple[Siege, float]:
-    """Play so many actions; the siege, and the rounds per second meanwhile."""
+    """Play this many actions; the siege, and the rounds per second meanwhile."""
     siege = Siege(folder, seed, stalls)
     async with siege.begun(usual_seconds):
         began, first = time.monotonic(), siege.record().round

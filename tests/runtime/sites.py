@@ -116,7 +116,7 @@ def federation(names: tuple[str, ...] = NAMES, ports: dict[str, int] | None = No
 
 
 def header_of(size: int, name: str = "weight", **about: str) -> bytes:
-    """The header of a model with one tensor of so many bytes."""
+    """The header of a model with one tensor of `size` bytes."""
     table: dict[str, object] = {"__metadata__": about} if about else {}
     table[name] = {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}
     return json.dumps(table).encode()
@@ -291,7 +291,7 @@ def frames(content: bytes, size: int = CHUNK_BYTES) -> list[bytes]:
 
 
 class Proxy:
-    """Stands between ash and birch, counts what ash sends, and cuts the wire after so many bytes."""
+    """Stands between ash and birch, counts what ash sends, and cuts the wire after a number of bytes."""
 
     def __init__(self, to: int) -> None:
         self._to = to

@@ -26,7 +26,7 @@ def start_backup(state: State, assignment: Assignment) -> Step:
     seconds = record.ledger.seconds - record.safe.ledger.seconds
     # Half of the bound, rounded up: the copy travels while this node trains the rest.
     enough = record.unsafe_rounds >= (state.limits.unsafe_rounds + 1) // 2 or seconds >= state.limits.unsafe_seconds
-    # Of a run that has come to rest, nothing shall lie at one node alone.
+    # A run at rest must lie on two disks.
     enough = enough or record.status != "running"
     return _ship(state, _links(state, assignment)) if enough else (state, ())
 

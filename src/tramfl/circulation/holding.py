@@ -186,7 +186,7 @@ def decided(state: State, event: Decided) -> Step:
         return train(state, attempt, assignment, transfer_seconds=0.0)
     record = current(state)
     offer = Offer(record.epoch, record.round, record.weights.digest, ticket, assignment)
-    # A multiple of the slow pace could be hours, and a link that has come so far down may as well be dead.
+    # Not a multiple of the time at the slow pace, which could be hours: so slow a link may be dead.
     predicted = min(decision.transfer_seconds, _usual_seconds(attempt, decision.node))
     deadline = state.limits.overdue_after(predicted, state.setbacks)
     state = replace(state, phase=Sending(ticket, attempt, assignment, decision.node))
@@ -256,7 +256,7 @@ def send_slowed(state: State, event: SendSlowed) -> Step:
     phase = state.phase
     assert isinstance(phase, Sending)
     waiting = event.seconds_left + phase.assignment.decision.compute_seconds
-    elsewhere = _seconds_elsewhere(state, phase)
+    elsewhere = seconds_elsewhere(phase.assignment, phase.to, state.me, state.model_bits)
     if elsewhere is None or waiting <= state.limits.detour * elsewhere:
         return state, ()
     reason = f"at this pace the round takes {waiting:.3g} s more, and elsewhere {elsewhere:.3g} s"
@@ -271,20 +271,20 @@ def send_slowed(state: State, event: SendSlowed) -> Step:
     return _setback(state, attempt, phase.to, event.at, cancel, may_return=True)
 
 
-def _seconds_elsewhere(state: State, phase: Sending) -> float | None:
-    """Predicted seconds of the round at the node that would be next best; None where there is no other node."""
-    decision, loads = phase.assignment.decision, phase.assignment.loads
-    others = [c for c in decision.candidates if c.node != phase.to and c.feasible and c.samples >= 1]
+def seconds_elsewhere(assignment: Assignment, to: NodeId, me: NodeId, model_bits: float) -> float | None:
+    """Predicted seconds, at the next best node, of a round that is sent to a node; None where there is no other."""
+    decision, loads = assignment.decision, assignment.loads
+    others = [c for c in decision.candidates if c.node != to and c.feasible and c.samples >= 1]
     if others:
         best = max(others, key=lambda c: c.score)
         return best.compute_seconds + best.transfer_seconds
     # The policy weighed one node alone, and may choose any of the others next: the same work at a middling one.
-    having = (state.me, *phase.assignment.having)
+    having = (me, *assignment.having)
     seconds = [
-        decision.compute_seconds * loads.flops[phase.to] / loads.flops[node]
-        + (0.0 if node in having else state.model_bits / loads.bandwidth[node])
+        decision.compute_seconds * loads.flops[to] / loads.flops[node]
+        + (0.0 if node in having else model_bits / loads.bandwidth[node])
         for node in loads.reporting
-        if node != phase.to
+        if node != to
     ]
     return statistics.median(seconds) if seconds else None
 

@@ -3,7 +3,16 @@
 All that reports, figures and the live view read.
 """
 
-from tramfl.record.audit import AUDIT_FILE, AuditEntry, AuditFile, AuditKind, gathered, read_audit, sound_entry
+from tramfl.record.audit import (
+    AUDIT_FILE,
+    AuditEntry,
+    AuditFile,
+    AuditKind,
+    completed,
+    gathered,
+    read_audit,
+    sound_entry,
+)
 from tramfl.record.files import (
     CONFIG_FILE,
     MODEL_FILE,
@@ -84,6 +93,7 @@ __all__ = [
     "Tally",
     "check_json",
     "check_rows",
+    "completed",
     "diverged_text",
     "folder_name",
     "gathered",

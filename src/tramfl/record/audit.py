@@ -20,8 +20,10 @@ from msgspec.structs import replace
 from tramfl.notation import Digest
 
 AUDIT_FILE = "audit.jsonl"
+DROPPED_FILE = "audit-dropped.jsonl"
+"""At a site: the rounds that do not count. In a file of their own, so that the many that count push none out."""
 MOST_BYTES = 2 << 20
-"""A site starts another file above this, and keeps the one before it: twice this in all."""
+"""A site starts another file above this, and keeps the one before it: twice this of each of the two."""
 MOST_TEXT = 500
 MOST_COUNT = 1 << 53
 
@@ -44,7 +46,7 @@ class AuditEntry(Struct, frozen=True, omit_defaults=True):
     parent: Digest | None = None
     """What they were trained from, where that is known."""
     author: str | None = None
-    """The site that trained them, or, of `refused`, that sent them; null where nobody who noted it knows."""
+    """The site that trained them, or, of `refused`, that sent them; null where no site that noted it knows."""
     samples: int = 0
     reason: str = ""
     """Why they do not count."""
@@ -56,27 +58,43 @@ class AuditEntry(Struct, frozen=True, omit_defaults=True):
         """Whether the round was taken back, or never counted."""
         return self.what not in ("trained", "committed")
 
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What two notes of the same entry have in common, from whichever site they come."""
+        return self.what, self.run, self.epoch, self.round, self.digest
+
 
 class AuditFile:
     """A site's own trail: append-only, of bounded size."""
 
     def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
-        self._path, self._older = folder / AUDIT_FILE, folder / "audit.1.jsonl"
+        self._counting, self._dropped = folder / AUDIT_FILE, folder / DROPPED_FILE
         self._most_bytes = most_bytes
 
     def note(self, entry: AuditEntry) -> None:
         """Append one entry. Raises OSError."""
+        path = self._dropped if entry.counts_not else self._counting
         with contextlib.suppress(FileNotFoundError):
-            if self._path.stat().st_size >= self._most_bytes:
-                os.replace(self._path, self._older)
-        with self._path.open("ab") as file:
+            if path.stat().st_size >= self._most_bytes:
+                os.replace(path, _before(path))
+        with path.open("ab") as file:
             # What a crash left of a line must not spoil the next one.
-            cut = file.tell() > 0 and not _ends_whole(self._path)
+            cut = file.tell() > 0 and not _ends_whole(path)
             file.write((b"\n" if cut else b"") + msgspec.json.encode(entry) + b"\n")
 
     def entries(self, run: str | None = None) -> list[AuditEntry]:
-        """What was noted of a run, or of all, in order."""
-        return [e for path in (self._older, self._path) for e in read_audit(path) if run in (None, e.run)]
+        """What was noted of a run, or of all, in order of time."""
+        paths = [file for path in (self._counting, self._dropped) for file in (_before(path), path)]
+        return sorted((e for path in paths for e in read_audit(path) if run in (None, e.run)), key=_by_time)
+
+
+def _by_time(entry: AuditEntry) -> tuple[float, int]:
+    return entry.at, entry.epoch
+
+
+def _before(path: Path) -> Path:
+    """The file that was full before this one: audit.jsonl has audit.1.jsonl."""
+    return path.with_suffix(f".1{path.suffix}")
 
 
 def _ends_whole(path: Path) -> bool:
@@ -116,9 +134,9 @@ def gathered(
 ) -> list[AuditEntry]:
     """The trails of several sites as one, in order of time: each entry once, with the sites that noted it.
 
-    A site can lie in its trail. What a site trained or rejected it says of itself alone. Who made the weights of a
-    round that counts is what the row of its epoch and round proves, `signed` by the site that trained; without such a
-    row, what most of the sites say that noted the round.
+    A site can lie in its trail. For what a site trained or rejected, its own trail alone counts. Who made the weights
+    of a round that counts is proved by the row of its epoch and round, `signed` by the site that trained it. Without
+    such a row, the author is the one that most of the sites noted.
     """
     found: dict[tuple[object, ...], AuditEntry] = {}
     claims: dict[tuple[object, ...], Counter[str]] = {}
@@ -126,7 +144,7 @@ def gathered(
         for entry in entries:
             if entry.what in ("trained", "rejected") and entry.author != site:
                 continue
-            key = entry.what, entry.run, entry.epoch, entry.round, entry.digest
+            key = entry.key
             before = found.get(key)
             found[key] = replace(entry, noted_by=(site,)) if before is None else _joined(before, entry, site)
             if entry.author is not None:
@@ -136,11 +154,21 @@ def gathered(
     for about, entry in found.items():
         author = (signed or {}).get((entry.epoch, entry.round)) if entry.what == "committed" else None
         named.append(replace(entry, author=author or _most_named(claims.get(about)) or trained.get(entry.digest)))
-    return sorted(named, key=lambda e: (e.at, e.epoch, e.round, e.what))
+    return _in_order(named)
+
+
+def completed(entries: Iterable[AuditEntry], earlier: Iterable[AuditEntry], run: str) -> list[AuditEntry]:
+    """A trail of a run, with what an earlier trail of it had: sites forget what is old, and some may not answer."""
+    found = {entry.key: entry for entry in earlier if entry.run == run}
+    return _in_order({**found, **{entry.key: entry for entry in entries}}.values())
+
+
+def _in_order(entries: Iterable[AuditEntry]) -> list[AuditEntry]:
+    return sorted(entries, key=lambda e: (e.at, e.epoch, e.round, e.what))
 
 
 def _most_named(claims: Counter[str] | None) -> str | None:
-    """Whom most of the sites name that name anybody; None where two are named equally often."""
+    """The author that most sites name; None where two are named equally often. Sites that name none do not count."""
     ranked = claims.most_common(2) if claims else []
     return ranked[0][0] if ranked and (len(ranked) == 1 or ranked[0][1] > ranked[1][1]) else None
 

@@ -88,6 +88,9 @@ EVENTS: Mapping[str, LogEvent] = {
         "A transfer became so slow that the round goes on elsewhere; what has arrived is kept there.",
         ("peer", "reason"),
     ),
+    "grpc": LogEvent(
+        "A warning or an error of gRPC, in its own words: a port that is taken, for example.", ("reason",)
+    ),
     "handed-on": LogEvent("A site that ends has made another site the holder.", ("peer",)),
     "history-not-kept": LogEvent("What was learnt about loads could not be written.", ("file", "reason")),
     "history-unreadable": LogEvent("What was learnt about loads could not be read.", ("file", "reason")),

@@ -111,7 +111,7 @@ class Order(Struct, frozen=True, forbid_unknown_fields=True):
     least: int = 0
     """start: how many sites must be ready."""
     round: int = 0
-    """rollback: the round to go back to."""
+    """rollback: the round to go back to. audit: how many of the newest entries to pass over; answers are short."""
     site: str = ""
     """add-member, remove-member: the site's name."""
     address: str = ""
@@ -191,6 +191,8 @@ class SiteReport(Struct, frozen=True):
     """When the site's certificate was issued, in seconds since 1970; None where it has none."""
     twin: str | None = None
     """The place of another process of this site that had a lease when this one joined: the name is used twice."""
+    twins: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """The same of any site, as this site sees it: where the earlier and where the later process runs."""
 
 
 class OrderResult(Struct, frozen=True):
@@ -208,7 +210,7 @@ class OrderResult(Struct, frozen=True):
     age_seconds: float = 0.0
     """status: how long ago the register answered this site."""
     audit: tuple[bytes, ...] = ()
-    """audit: the newest entries of this site's trail, as JSON."""
+    """audit: entries of this site's trail, as JSON; none where all were passed over."""
 
 
 class AskRows(Struct, frozen=True, forbid_unknown_fields=True):

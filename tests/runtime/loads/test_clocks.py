@@ -7,7 +7,7 @@ import pytest
 from tramfl.runtime.loads.clocks import KEPT_READINGS, PeerClocks
 
 
-def test_a_moment_is_told_by_the_clock_of_the_site_that_answered_soonest_of_late() -> None:
+def test_a_moment_is_taken_from_the_clock_of_the_site_that_answered_soonest_of_late() -> None:
     clocks = PeerClocks()
     assert clocks.at("b", 100.0) is None
     clocks.read("b", 10.0, 10.4, 70.35)  # 60 s ahead, and its way there was the longer one

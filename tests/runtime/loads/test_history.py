@@ -99,17 +99,17 @@ GOOD = msgspec.json.encode(Memory())
         ]
     )
 )
-def test_a_damaged_file_is_set_aside_and_told_of_and_stops_nobody(content: bytes) -> None:
+def test_a_damaged_file_is_set_aside_and_logged_and_stops_nothing(content: bytes) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "history.json"
         path.write_bytes(content)
-        told: list[tuple[str, dict[str, Any]]] = []
+        logged: list[tuple[str, dict[str, Any]]] = []
         compute, links = meters()
-        History(path, lambda event, **fields: told.append((event, fields))).restore(compute, links)
+        History(path, lambda event, **fields: logged.append((event, fields))).restore(compute, links)
         assert compute.available(0.0) == pytest.approx(7e9)
-        assert [event for event, _ in told] == ["damaged"]
+        assert [event for event, _ in logged] == ["damaged"]
         assert not path.exists()
         assert (Path(folder) / "history.json.damaged").read_bytes() == content
 
@@ -120,13 +120,13 @@ def test_without_a_log_a_damaged_file_is_a_warning(tmp_path: Path) -> None:
         History(tmp_path / "history.json").restore(*meters())
 
 
-def test_a_history_that_cannot_be_read_or_written_is_told_of_and_stops_nobody(tmp_path: Path) -> None:
+def test_a_history_that_cannot_be_read_or_written_is_logged_and_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / "history.json").mkdir()
     (tmp_path / "file").write_text("")
-    told: list[str] = []
-    History(tmp_path / "history.json", lambda event, **_: told.append(event)).restore(*meters())
-    History(tmp_path / "file/history.json", lambda event, **_: told.append(event)).save(*meters())
-    assert told == ["history-unreadable", "history-not-kept"]
+    logged: list[str] = []
+    History(tmp_path / "history.json", lambda event, **_: logged.append(event)).restore(*meters())
+    History(tmp_path / "file/history.json", lambda event, **_: logged.append(event)).save(*meters())
+    assert logged == ["history-unreadable", "history-not-kept"]
 
 
 def test_keep_writes_at_most_every_half_minute(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ class FakeSystem:
         return {name: SimpleNamespace(bytes_sent=n, bytes_recv=0) for name, n in self.bytes.items()}
 
     def run(self, seconds: float, others: float = 0.0, **own: float) -> None:
-        """Let time pass; others use so many cores, and p1, p2, p3 so many each."""
+        """Let time pass; `others` cores are busy with other work, and p1, p2, p3 use the cores in `own`."""
         self.now += seconds
         self.busy += seconds * (others + sum(own.values()))
         for name, cores in own.items():
@@ -257,7 +257,7 @@ def burning() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def test_on_the_real_machine_a_child_is_told_from_other_work(burning: subprocess.Popen[bytes]) -> None:
+def test_on_the_real_machine_a_child_is_distinguished_from_other_work(burning: subprocess.Popen[bytes]) -> None:
     ours = Machine(extra_pids=lambda: [burning.pid])
     theirs = Machine()
     theirs._pids = lambda: {os.getpid()}  # type: ignore[method-assign]

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from tests.conftest import Cli
 from tests.runtime.etcd import EtcdCluster
-from tests.runtime.federations import patient_register
+from tests.runtime.federations import LONG_LEASE, patient_register
 from tests.runtime.registers.stories import begun, next_round
 from tests.runtime.sites import Log, played
 from tramfl.circulation.custody import first_record
@@ -54,6 +54,9 @@ def fed(cluster: EtcdCluster, cli: Cli, tmp_path: Path) -> Path:
     (tmp_path / "root.password").write_text("of all\n")
     options = ("--register", "etcd", "--endpoints", cluster.endpoints[0], "--etcd-ca", cluster.authority)
     assert cli("init", "fed", "--sites", "0,1", *options).code == 0
+    for file in (tmp_path / "fed").rglob("federation.toml"):
+        # No test waits until a lease has run out, and a busy machine takes long to run a command meanwhile.
+        file.write_text(file.read_text().replace("lease_seconds = 5.0\n", f"lease_seconds = {LONG_LEASE}\n"))
     done = cli("etcd", "users", "fed", "--root-password", "root.password")
     assert done.code == 0, done
     return tmp_path / "fed"

@@ -15,6 +15,7 @@ from tests.runtime.sites import federation
 from tramfl.circulation.custody import Entry, Record, Versioned, first_record
 from tramfl.cli.status import print_status
 from tramfl.notation import BadInput, Digest, NodeId
+from tramfl.record import AuditEntry
 from tramfl.runtime.operator.federation_status import FederationStatus, SiteStatus
 from tramfl.runtime.operator.operating import Operator
 from tramfl.runtime.registers.contract import Standing
@@ -63,6 +64,27 @@ def fetch(sites: Sites, to: Path) -> Digest:
 
 def record_of(digest: Digest) -> Record:
     return first_record("trial", 0, digest, (0, 1), 2, (Entry("ash"), Entry("birch")))
+
+
+def test_a_trail_comes_whole_in_short_answers_and_one_that_is_not_given_is_named() -> None:
+    lines = [msgspec.json.encode(AuditEntry(float(n), "trained", "trial", 1, n, OLD, None, "ash")) for n in range(7)]
+
+    class Trails(Sites):
+        async def order(self, node: NodeId, order: Order, seconds: float) -> OrderResult:
+            if order.what != "audit":
+                return await super().order(node, order, seconds)
+            if node == 1:
+                raise Refusal("the message is too large")
+            return OrderResult(True, "3 entries", audit=tuple(lines[: 7 - order.round][-3:]))
+
+    async def work() -> tuple[list[AuditEntry], list[str]]:
+        hand = Operator(federation(("ash", "birch")), "operator", None)
+        hand._peers = Trails([record_of(OLD)], None)  # type: ignore[assignment]
+        return await hand.audit(await hand.status()), hand.unread_trails
+
+    trail, unread = asyncio.run(work())
+    assert [entry.round for entry in trail] == list(range(7))
+    assert unread == ["the audit trail of birch was not read: the message is too large."]
 
 
 def test_weights_that_a_run_has_left_behind_are_not_asked_for_again(tmp_path: Path) -> None:
@@ -146,7 +168,7 @@ def test_a_holder_that_does_not_answer_may_still_move_the_run_on() -> None:
     assert not with_site(AT_REST, 0, report=None, answers=False, revision=None).rests
 
 
-def test_weights_that_are_tested_and_an_end_that_is_still_to_be_told_keep_a_run_from_rest() -> None:
+def test_weights_that_are_tested_and_an_end_that_is_still_to_be_recorded_keep_a_run_from_rest() -> None:
     for number, work in ((0, "testing"), (2, "testing"), (1, "finishing")):
         report = AT_REST.sites[number].report
         assert report is not None
@@ -214,3 +236,31 @@ def test_status_says_who_leaves_whom_out_and_until_which_round(capsys: pytest.Ca
     found = with_site(AT_REST, 0, report=SiteReport(site="a", doing="halted", left_out={"c": 1234}))
     print_status(found, [], None)
     assert "a leaves c out until round 1,234 at least: it failed." in capsys.readouterr().out
+
+
+def test_status_says_where_the_weights_are_that_no_site_has_any_more(capsys: pytest.CaptureFixture[str]) -> None:
+    record = replace(STOPPED, status="running", weights=replace(STOPPED.weights, digest=NEW, copies=(1,)))
+
+    def shown(*copies: Digest, doing: str = "following") -> str:
+        report = SiteReport(site="a", doing=doing, run=record.run, copies=copies)
+        gone: dict[str, Any] = {"report": None, "answers": False}
+        found = with_site(with_site(status(record, *["following"] * 3), 1, **gone), 2, **gone)
+        print_status(with_site(found, 0, report=report), [], None)
+        return capsys.readouterr().out
+
+    assert "No site that answers has the newest weights (of round 0, at b) or the safe ones" in shown("2" * 64)
+    for copies, doing in (((NEW,), "following"), ((record.safe.digest,), "following"), ((), "joining")):
+        assert "No site that answers has" not in shown(*copies, doing=doing)
+
+
+def test_status_names_both_places_of_a_site_as_the_site_or_as_others_say(capsys: pytest.CaptureFixture[str]) -> None:
+    seen = {"c": ("north", "south"), "nobody": ("x", "y")}
+    report = SiteReport(site="a", doing="halted", twins=seen)
+    found = with_site(AT_REST, 0, report=report)
+    print_status(found, [], None)
+    out = capsys.readouterr().out
+    assert "Site c was started at two places, as a saw: north and south." in out
+    assert "nobody" not in out, "it is no site"
+    own = SiteReport(site="c", doing="following", twin="north", place="south")
+    print_status(with_site(found, 2, report=own), [], None)
+    assert "Site c was started at two places: north and south." in capsys.readouterr().out

@@ -61,8 +61,8 @@ def test_everything_that_is_wrong_is_said_at_once(cli: Cli, site: Path, tmp_path
         taken.listen()
         done = cli("preflight", site / "site.toml")
     assert done.code == 1
-    told = [line.removeprefix("FIX  ").partition(": ") for line in done.out.splitlines() if line.startswith("FIX ")]
-    wrong = {check: message for check, _, message in told}
+    fixes = [line.removeprefix("FIX  ").partition(": ") for line in done.out.splitlines() if line.startswith("FIX ")]
+    wrong = {check: message for check, _, message in fixes}
     assert set(wrong) == {"certificates", "port", "register", "model and data", "disk"}
     assert "None of the authorities issued the certificate" in wrong["certificates"]
     assert address in wrong["port"]

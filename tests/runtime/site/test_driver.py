@@ -328,11 +328,11 @@ def asked(folder: Path, load: Load) -> tuple[list[on.Event], list[tuple[str, str
     async def play() -> None:
         driver, surroundings, _ = await following(folder)
         surroundings.load = load
-        told: Any = driver
-        told.tell = events.append
-        told._loads._log = lambda event, **fields: logged.append((event, fields["reason"]))
+        carrier: Any = driver
+        carrier.tell = events.append
+        carrier._loads._log = lambda event, **fields: logged.append((event, fields["reason"]))
         await driver._asking(do.AskLoads(1, 1, (1,)), 1)
-        del told.tell
+        del carrier.tell
         await driver.end()
 
     asyncio.run(play())

@@ -30,7 +30,7 @@ from tramfl.circulation.custody import Entry, Record, first_record
 from tramfl.config import Budget
 from tramfl.learning.model.weights import digest, from_bytes
 from tramfl.notation import BadInput
-from tramfl.record import RunFolder, read_audit, read_rows
+from tramfl.record import AuditEntry, AuditFile, RunFolder, read_audit, read_rows
 from tramfl.runtime.operator import operating, preflight
 from tramfl.runtime.operator.ports import free_ports
 from tramfl.runtime.operator.preflight import Finding
@@ -229,13 +229,19 @@ def test_rounds_are_recorded_without_gap_and_add_up_to_the_ledger(federation: Lo
 def test_pull_fetches_the_newest_safe_model_and_every_round(
     federation: LocalFederation, cli: Cli, tmp_path: Path
 ) -> None:
-    told = cli("pull", federation.federation, "--out", tmp_path / "pulled", "--format", "json").data
+    notes = AuditFile(federation.site_folder("a") / "state")
+    for earlier in range(1, 2001):
+        notes.note(AuditEntry(0.0, "trained", "first", 0, earlier, f"{earlier:064}", None, "a"))
+    pulled = cli("pull", federation.federation, "--out", tmp_path / "pulled", "--format", "json")
+    assert not pulled.err
+    printed = pulled.data
     content = (tmp_path / "pulled" / "model.safetensors").read_bytes()
-    assert digest(content) == told["digest"]
+    assert digest(content) == printed["digest"]
     assert set(from_bytes(content)) == {"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"}
     rows = list(read_rows(tmp_path / "pulled" / "rounds.jsonl"))
-    assert len(rows) == told["rounds"] >= told["safe_round"] >= 1
+    assert len(rows) == printed["rounds"] >= printed["safe_round"] >= 1
     trail = list(read_audit(tmp_path / "pulled" / "audit.jsonl"))
+    assert {e.round for e in trail if e.epoch == 0} == set(range(1, 2001)), "a long trail comes whole"
     trained = {(e.epoch, e.round, e.author) for e in trail if e.what == "trained" and e.noted_by == (e.author,)}
     assert {(row.epoch, row.round, "abc"[row.node]) for row in rows if row.node is not None} <= trained
     made = {entry.digest: entry for entry in trail if entry.what == "trained"}
@@ -243,12 +249,10 @@ def test_pull_fetches_the_newest_safe_model_and_every_round(
     assert made[newest.digest].round == newest.round, "the lineage leads from a digest to its trainer"
     assert (tmp_path / "pulled" / "report.html").exists()
     again = cli("pull", federation.federation, "--out", tmp_path / "pulled", "--format", "json").data
-    assert again["rounds"] >= told["rounds"]
+    assert again["rounds"] >= printed["rounds"]
 
 
-def test_pull_replaces_no_other_run_unless_it_is_told_to(
-    federation: LocalFederation, cli: Cli, tmp_path: Path
-) -> None:
+def test_pull_replaces_no_other_run_without_overwrite(federation: LocalFederation, cli: Cli, tmp_path: Path) -> None:
     pulled = tmp_path / "pulled"
     assert cli("pull", federation.federation, "--out", pulled).code == 0
     config = (pulled / "config.toml").read_text()
@@ -427,8 +431,8 @@ class TestInsecure:
 
 def test_an_ended_run_that_does_not_fit_keeps_no_site_from_the_next(federation: LocalFederation) -> None:
     for name in federation.names:
-        (told,) = (event for event in federation.events(name) if event["event"] == "not-joined")
-        assert "run old has 2 labels, and this site's data has 10" in told["reason"]
+        (logged,) = (event for event in federation.events(name) if event["event"] == "not-joined")
+        assert "run old has 2 labels, and this site's data has 10" in logged["reason"]
 
 
 def test_a_site_whose_count_of_lives_is_lost_sends_and_is_believed(federation: LocalFederation) -> None:
@@ -442,8 +446,8 @@ def test_a_policy_that_fails_costs_a_round_and_no_site(federation: LocalFederati
     assert row.node is None
     assert row.decision.reason == "Nobody trains: the policy failed, see this site's log."
     events = [event for name in federation.names for event in federation.events(name)]
-    told, *_ = (event for event in events if event["event"] == "not-decided")
-    assert told["reason"] == "ZeroDivisionError: one of those days"
+    logged, *_ = (event for event in events if event["event"] == "not-decided")
+    assert logged["reason"] == "ZeroDivisionError: one of those days"
 
 
 def test_a_training_process_that_is_killed_while_it_rests_comes_back_by_itself(federation: LocalFederation) -> None:
@@ -570,8 +574,8 @@ def test_a_bad_round_is_found_in_the_trail_rolled_back_and_its_author_drained(
     (author,) = {entry.author for entry in trail if entry.what == "trained" and entry.digest == bad}
     assert author is not None
     assert cli("drain", author, federation.federation).code == 0
-    told = cli("rollback", federation.federation, version.round)
-    assert f"run first is paused at round {version.round} of epoch {before.epoch + 1}" in told.out, told
+    printed = cli("rollback", federation.federation, version.round)
+    assert f"run first is paused at round {version.round} of epoch {before.epoch + 1}" in printed.out, printed
     assert cli("rollback", federation.federation, version.round).code == 0, "an order may be given twice"
     after = federation.rest()
     assert (after.round, after.weights.digest, after.ledger) == (version.round, version.digest, version.ledger)

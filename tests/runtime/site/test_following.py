@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.runtime.sites import played
 from tramfl.circulation.custody import Entry, Record, Versioned, first_record
 from tramfl.runtime.registers import Standing
-from tramfl.runtime.site.following import HolderWatch, RegisterFollower
+from tramfl.runtime.site.following import HolderWatch, RegisterFollower, TwinWatch
 
 RECORD = first_record("run", 0, "w0", (0, 1), 2, (Entry("a"), Entry("b")))
 
@@ -49,8 +49,23 @@ def test_a_paused_run_can_lose_its_holder_and_a_stopped_one_cannot() -> None:
     assert stopped.logged == []
 
 
+def test_a_lease_that_changes_its_place_while_it_lasts_shows_a_name_that_is_used_twice() -> None:
+    watch = TwinWatch()
+
+    def saw(**places: str) -> dict[str, tuple[str, str]]:
+        watch.saw(Standing(None, frozenset(places), b"", places))
+        return watch.found
+
+    assert saw(a="north", b="south") == {}
+    assert saw(b="south") == {}
+    assert saw(a="west", b="south") == {}, "it left before it came back elsewhere"
+    assert saw(a="east", b="south") == {"a": ("west", "east")}
+    assert saw(a="east") == {"a": ("west", "east")}
+    assert saw() == {}
+
+
 class SlowRegister:
-    """Answers when it is told to, and counts."""
+    """Answers when the test lets it, and counts."""
 
     def __init__(self) -> None:
         self.looks = 0

@@ -54,6 +54,7 @@ def test_members_come_and_go_while_the_run_goes_on(tmp_path: Path, cli: Cli) -> 
         assert "d is taking part again" in cli("undrain", "d", federation.federation).out
         cli("drain", "e", federation.federation).refused("has no member 'e'; it has a, b, c, d")
 
+        cli("members", "remove", "e", "--federation", federation.federation).refused("never had a member 'e'")
         holder = federation.holder()
         assert cli("members", "remove", holder, "--federation", federation.federation).code == 0
         ended_with(federation, holder, f"since an operator removed it with tramfl members remove {holder}")

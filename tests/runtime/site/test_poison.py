@@ -22,7 +22,7 @@ RUN = replace(SCENARIO, policy="variance-first", evaluation=Evaluation(every=1))
 
 
 class Poisoned(BenchInThread):
-    """The workshop of a site that hands on three times the opposite of what it trained, once it has been told to."""
+    """The workshop of a site that hands on three times the opposite of what it trained, once `on` is set."""
 
     on = False
 

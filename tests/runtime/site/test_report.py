@@ -21,7 +21,9 @@ LATER = replace(FIRST, ledger=FIRST.ledger.after((1, 1), 1.0), status="stopped")
 ALIVE = frozenset({"0", "1"})
 
 
-def reporter(news: Versioned | None, phase: Phase, seen: Versioned | None, busy: bool = False) -> Reporter:
+def reporter(
+    news: Versioned | None, phase: Phase, seen: Versioned | None, busy: bool = False, unfit: str = ""
+) -> Reporter:
     """A site that has read `news` in the register, and whose round machine has seen `seen`."""
     state = State(0, 1e6, Limits(), phase=phase, seen=seen)
     where = SimpleNamespace(file=SimpleNamespace(site="ash"), place="here:state")
@@ -39,8 +41,11 @@ def reporter(news: Versioned | None, phase: Phase, seen: Versioned | None, busy:
         SimpleNamespace(expected_flops=lambda: 1.0, bandwidths=lambda names: {}),
         SimpleNamespace(ready=True),
         SimpleNamespace(number=1),
-        SimpleNamespace(driver=SimpleNamespace(run="run", state=state, progress=None, store=no_readout)),
-        SimpleNamespace(standing=None if news is None else Standing(news, ALIVE), silence=""),
+        SimpleNamespace(
+            driver=SimpleNamespace(run="run", state=state, progress=None, store=no_readout),
+            why_not=lambda run: "its rate differs" if run == unfit else None,
+        ),
+        SimpleNamespace(standing=None if news is None else Standing(news, ALIVE), silence="", twins={}),
         SimpleNamespace(busy=busy),
         SimpleNamespace(busy=busy),
         SimpleNamespace(last=""),
@@ -53,15 +58,15 @@ def seen_by(found: Reporter) -> tuple[str, Record | None, int | None]:
     """What the site does, the record of its report, and the revision that goes with it."""
     standing = found.standing
     versioned = standing.versioned if standing is not None else None
-    told = found.report()
+    report = found.report()
     if versioned is not None:
-        assert (told.run, told.epoch, told.round) == (
+        assert (report.run, report.epoch, report.round) == (
             versioned.record.run, versioned.record.epoch, versioned.record.round,
         )  # fmt: skip
-    return told.doing, found.record, versioned.revision if versioned is not None else None
+    return report.doing, found.record, versioned.revision if versioned is not None else None
 
 
-def test_a_record_that_the_sites_own_swap_made_counts_before_the_register_tells_of_it() -> None:
+def test_a_record_that_the_sites_own_swap_made_counts_before_the_register_reports_it() -> None:
     found = reporter(Versioned(FIRST, 4), Halted(), Versioned(LATER, 5))
     assert seen_by(found) == ("halted", LATER, 5)
     assert found.standing == Standing(Versioned(LATER, 5), ALIVE)
@@ -83,7 +88,7 @@ def test_what_a_site_did_in_the_last_run_is_not_shown_beside_the_record_of_the_n
     assert seen_by(reporter(Versioned(ended, 9), Halted(), Versioned(LATER, 5))) == ("idle", ended, 9)
 
 
-def test_tests_of_weights_and_ends_of_runs_that_are_still_to_come_are_told() -> None:
+def test_tests_of_weights_and_ends_of_runs_that_are_still_to_come_are_reported() -> None:
     at_rest = Versioned(LATER, 5), Halted(), Versioned(LATER, 5)
     assert reporter(*at_rest).report().beside == ()
     assert reporter(*at_rest, busy=True).report().beside == ("testing", "finishing")
@@ -99,3 +104,9 @@ def test_a_site_that_is_left_out_is_named_with_the_round_until_which() -> None:
     ):
         driver.state = replace(driver.state, backoff={1: backoff})
         assert found.report().left_out == shown
+
+
+def test_a_site_that_the_run_does_not_fit_says_why_it_is_away() -> None:
+    news = Versioned(LATER, 5)
+    assert reporter(news, Following(), news, unfit=LATER.run).report().away == "not in the run: its rate differs"
+    assert reporter(news, Following(), news, unfit="another run").report().away == ""

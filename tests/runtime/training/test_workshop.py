@@ -103,13 +103,15 @@ def test_an_error_of_the_sites_code_fails_the_training_alone(
     assert workshop.pid == pid
 
 
-def test_bad_input_is_told_as_such(place: Path, bench: tuple[asyncio.Runner, Workshop]) -> None:
+def test_bad_input_is_reported_as_such(place: Path, bench: tuple[asyncio.Runner, Workshop]) -> None:
     runner, workshop = bench
     with pytest.raises(BadInput, match="nowhere cannot be read"):
         runner.run(workshop.train(place / "nowhere", (4, 4), 1, place / "w1"))
 
 
-def test_a_crash_is_told_and_the_process_started_anew(place: Path, bench: tuple[asyncio.Runner, Workshop]) -> None:
+def test_a_crash_is_reported_and_the_process_started_anew(
+    place: Path, bench: tuple[asyncio.Runner, Workshop]
+) -> None:
     runner, workshop = bench
     (place / "crash").touch()
     try:
@@ -144,7 +146,7 @@ def test_a_training_that_hangs_is_ended_when_it_is_given_up(
     assert workshop.pid != pid
 
 
-def test_whoever_stops_waiting_for_a_process_to_load_leaves_no_answer_behind(
+def test_a_caller_that_stops_waiting_for_a_process_to_load_leaves_no_answer_behind(
     place: Path, bench: tuple[asyncio.Runner, Workshop]
 ) -> None:
     runner, workshop = bench
@@ -217,7 +219,7 @@ def test_a_scoring_that_hangs_is_ended_when_a_training_waits_for_it_in_vain(
 
 
 async def hangs(place: Path) -> None:
-    """Until the site's code hangs; told once."""
+    """Until the site's code hangs; the mark is removed."""
     while not (place / "hangs").exists():
         await asyncio.sleep(0.01)
     (place / "hangs").unlink()

@@ -35,11 +35,11 @@ from tramfl.runtime.wire import (
 async def test_a_broken_connection_is_taken_up_where_it_broke(tmp_path: Path) -> None:
     async with Trial(tmp_path, data=os.urandom(30_000_000)) as trial, Proxy(trial.port) as proxy:
         proxy.cut_after = [12_000_000, 9_000_000]
-        told: list[int] = []
-        await trial.peers(port=proxy.port).send(1, trial.consignment(), trial.model, told.append)
+        progress: list[int] = []
+        await trial.peers(port=proxy.port).send(1, trial.consignment(), trial.model, progress.append)
         assert proxy.connections == 3
         assert proxy.passed < 1.5 * len(trial.data)
-        assert told[-1] == trial.model.stat().st_size
+        assert progress[-1] == trial.model.stat().st_size
         assert len(trial.host.arrivals) == 1
         assert trial.parts() == []
 
@@ -48,14 +48,14 @@ async def test_a_broken_connection_is_taken_up_where_it_broke(tmp_path: Path) ->
 async def test_a_connection_that_breaks_before_the_answer_is_heard_is_no_second_arrival(tmp_path: Path) -> None:
     async with Trial(tmp_path) as trial, Proxy(trial.port) as proxy:
         trial.host.hold = asyncio.Event()
-        told: list[int] = []
+        progress: list[int] = []
         send = trial.peers(port=proxy.port).send
-        sending = asyncio.create_task(send(1, trial.consignment(), trial.model, told.append))
+        sending = asyncio.create_task(send(1, trial.consignment(), trial.model, progress.append))
         while not trial.host.arrivals:
             await asyncio.sleep(0.01)
         proxy.cut()
         # Asked again, the receiver says at once that it has every byte.
-        while told.count(trial.model.stat().st_size) < 2:
+        while progress.count(trial.model.stat().st_size) < 2:
             await asyncio.sleep(0.01)
         trial.host.hold.set()
         await sending
@@ -68,19 +68,19 @@ async def test_a_connection_that_breaks_before_the_answer_is_heard_is_no_second_
 async def test_a_receiver_that_restarts_half_way_goes_on_from_its_disk(tmp_path: Path) -> None:
     trial = Trial(tmp_path, data=os.urandom(30_000_000))
     await trial.server.start()
-    told: list[int] = []
-    sending = asyncio.create_task(trial.peers().send(1, trial.consignment(), trial.model, told.append))
-    while not told or told[-1] < 15_000_000:
+    progress: list[int] = []
+    sending = asyncio.create_task(trial.peers().send(1, trial.consignment(), trial.model, progress.append))
+    while not progress or progress[-1] < 15_000_000:
         await asyncio.sleep(0.001)
     await trial.server.stop(0)
     assert not sending.done()
     assert trial.unchanged()
-    before = len(told)
+    before = len(progress)
     trial.host.store = WeightStore(tmp_path / "birch")
     trial.server = trial.new_server()
     await trial.server.start()
     await sending
-    assert told[before] > 5_000_000
+    assert progress[before] > 5_000_000
     assert len(trial.host.arrivals) == 1
     await trial.server.stop(0)
 
@@ -100,15 +100,15 @@ async def test_a_site_that_is_not_there_is_unreachable_after_a_few_tries(tmp_pat
 @played
 async def test_a_cancelled_send_ends_at_once_and_a_later_one_resumes(tmp_path: Path) -> None:
     async with Trial(tmp_path, data=os.urandom(60_000_000)) as trial:
-        told: list[int] = []
+        progress: list[int] = []
         peers = trial.peers()
-        sending = asyncio.create_task(peers.send(1, trial.consignment(), trial.model, told.append))
-        while not told or told[-1] < 10_000_000:
+        sending = asyncio.create_task(peers.send(1, trial.consignment(), trial.model, progress.append))
+        while not progress or progress[-1] < 10_000_000:
             await asyncio.sleep(0.001)
         sending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await sending
-        assert told[-1] < len(trial.data)
+        assert progress[-1] < len(trial.data)
         assert trial.unchanged()
         again: list[int] = []
         await peers.send(1, trial.consignment(ticket=2), trial.model, again.append)
@@ -127,9 +127,9 @@ async def test_the_same_weights_sent_anew_end_the_transfer_before(tmp_path: Path
         await hanging.write(frames(content)[0])
         while trial.parts() == [] or not (tmp_path / "birch/incoming" / trial.parts()[0]).stat().st_size:
             await asyncio.sleep(0.01)
-        told: list[int] = []
-        await peers.send(1, trial.consignment(ticket=2), trial.model, told.append)
-        assert told[0] == CHUNK_BYTES
+        progress: list[int] = []
+        await peers.send(1, trial.consignment(ticket=2), trial.model, progress.append)
+        assert progress[0] == CHUNK_BYTES
         with contextlib.suppress(grpc.aio.AioRpcError):
             while await hanging.read() is not grpc.aio.EOF:  # what had arrived by then
                 pass

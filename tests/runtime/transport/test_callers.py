@@ -1,4 +1,4 @@
-"""Who may ask a site what: real servers on loopback with real certificates; whoever is refused is logged."""
+"""Who may ask a site what: real servers on loopback with real certificates; every refusal is logged."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ async def test_a_call_that_the_other_site_has_no_method_for_names_the_remedy(
 
 
 @played
-async def test_an_error_of_this_site_tells_the_peer_nothing_and_the_log_all(tmp_path: Path) -> None:
+async def test_an_error_of_this_site_is_in_the_log_and_not_in_the_answer(tmp_path: Path) -> None:
     async with Trial(tmp_path) as trial:
 
         async def broken(peer: int, ask: AskLoad) -> Any:
@@ -307,6 +307,26 @@ async def test_handshakes_that_fail_are_refused_and_logged_with_the_reason(tmp_p
         await asyncio.to_thread(site.end)
     finally:
         site.process.kill()
+
+
+def test_what_grpc_itself_reports_is_a_line_of_the_log_and_what_others_print_stays_as_it_is() -> None:
+    code = (
+        "import os, threading\n"
+        "from tramfl.runtime.transport.handshakes import watch\n"
+        "logged = threading.Event()\n"
+        "def log(event, **fields):\n"
+        "    print(event, fields)\n"
+        "    logged.set()\n"
+        "end = watch(log)\n"
+        "os.write(2, b'what a library prints\\n')\n"
+        "os.write(2, b'I1118 10:30:38.132027   21128 core.cc:1] nothing to worry about\\n')\n"
+        "os.write(2, b'E1118 10:30:38.132027   21128 add_port.cc:83] Failed to add port to server: it is taken\\n')\n"
+        "logged.wait()\n"
+        "end()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=SECONDS, check=True)
+    assert done.stdout == "grpc {'reason': 'Failed to add port to server: it is taken'}\n"
+    assert done.stderr == "what a library prints\n"
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_two_sites_know_each_other_by_name_and_by_every_host(tmp_path: Path, cal
     assert shake_hands(tmp_path, authority, server, client, called) == "b"
 
 
-def test_a_site_with_the_authoritys_own_name_is_still_told_from_it(tmp_path: Path) -> None:
+def test_a_site_with_the_authoritys_own_name_is_still_distinguished_from_it(tmp_path: Path) -> None:
     authority = Authority.create("a")
     assert shake_hands(tmp_path, authority, authority.issue("a"), authority.issue("b"), "a") == "b"
 

@@ -18,7 +18,7 @@ from tramfl.runtime.wire import AskRows
 
 
 async def refused(trial: Trial, count: int) -> list[str]:
-    """The reasons of all refusals, once there are so many."""
+    """The reasons of all refusals, once there are `count`."""
     while len(trial.log.refusals()) < count:
         await asyncio.sleep(0.01)
     return [line["reason"] for line in trial.log.refusals()]
@@ -132,7 +132,7 @@ def _ended(connection: socket.socket) -> bool:
 
 
 @played
-async def test_a_peer_past_its_limits_is_told_so_and_may_come_back(tmp_path: Path, monkeypatch: Any) -> None:
+async def test_a_peer_past_its_limits_is_refused_in_words_and_may_come_back(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(guarding, "BURST", 5.0)
     monkeypatch.setattr(guarding, "CALLS_PER_SECOND", 1e-6)
     async with Trial(tmp_path, data=b"small") as trial:

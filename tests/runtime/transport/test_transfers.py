@@ -49,8 +49,8 @@ from tramfl.runtime.wire import (
 @played
 async def test_a_model_arrives_whole_and_is_stored_before_it_is_acknowledged(tmp_path: Path) -> None:
     async with Trial(tmp_path) as trial:
-        told: list[int] = []
-        await trial.peers().send(1, trial.consignment(), trial.model, told.append)
+        progress: list[int] = []
+        await trial.peers().send(1, trial.consignment(), trial.model, progress.append)
         assert trial.host.store is not None
         path = trial.host.store.path(trial.digest)
         assert path is not None
@@ -59,7 +59,7 @@ async def test_a_model_arrives_whole_and_is_stored_before_it_is_acknowledged(tmp
         assert sender == 0
         assert encode(consignment) == encode(trial.consignment())
         assert seconds > 0
-        assert told == [0, CHUNK_BYTES, 2 * CHUNK_BYTES, trial.model.stat().st_size]
+        assert progress == [0, CHUNK_BYTES, 2 * CHUNK_BYTES, trial.model.stat().st_size]
         assert trial.parts() == []
 
 
@@ -68,9 +68,9 @@ async def test_weights_that_are_there_already_do_not_travel_again(tmp_path: Path
     async with Trial(tmp_path) as trial:
         peers = trial.peers()
         await peers.send(1, trial.consignment(), trial.model, ignore)
-        told: list[int] = []
-        await peers.send(1, trial.consignment(ticket=2, round_=4), trial.model, told.append)
-        assert told == [trial.model.stat().st_size]
+        progress: list[int] = []
+        await peers.send(1, trial.consignment(ticket=2, round_=4), trial.model, progress.append)
+        assert progress == [trial.model.stat().st_size]
         assert [(c.offer.ticket, s > 0) for _, c, s in trial.host.arrivals] == [(1, True), (2, False)]
         assert trial.host.store is not None
         assert [copy.round for copy in trial.host.store.copies()] == [4]
@@ -110,10 +110,10 @@ async def test_nothing_is_received_before_a_run_has_begun(tmp_path: Path) -> Non
 async def test_what_the_host_does_not_want_is_refused_before_a_byte_is_sent(tmp_path: Path) -> None:
     async with Trial(tmp_path) as trial:
         trial.host.objection = "this run is over"
-        told: list[int] = []
+        progress: list[int] = []
         with pytest.raises(TransferRefused, match="this run is over"):
-            await trial.peers().send(1, trial.consignment(), trial.model, told.append)
-        assert told == []
+            await trial.peers().send(1, trial.consignment(), trial.model, progress.append)
+        assert progress == []
         assert trial.unchanged()
         assert trial.log.refusals()[0]["reason"] == "this run is over"
 
@@ -322,9 +322,9 @@ async def test_a_truncated_transfer_is_refused_and_may_be_resumed(tmp_path: Path
         replies = await said(peers, [encode(trial.consignment()), *frames(content)[:2]])
         assert replies == [Proceed(0), Refused(f"{2 * CHUNK_BYTES} of {len(content)} bytes came")]
         assert trial.unchanged()
-        told: list[int] = []
-        await peers.send(1, trial.consignment(), trial.model, told.append)
-        assert told == [2 * CHUNK_BYTES, len(content)]
+        progress: list[int] = []
+        await peers.send(1, trial.consignment(), trial.model, progress.append)
+        assert progress == [2 * CHUNK_BYTES, len(content)]
 
 
 @played
@@ -338,9 +338,9 @@ async def test_bytes_that_one_site_left_do_not_spoil_the_transfer_of_another(tmp
         # And a site that left wrong bytes itself starts over by itself.
         assert trial.host.store is not None
         trial.host.store.discard([trial.digest])
-        told: list[int] = []
-        await trial.peers("cedar").send(1, trial.consignment(holder=2), trial.model, told.append)
-        assert (told[0], told.count(0), told[-1]) == (CHUNK_BYTES, 1, len(content))
+        progress: list[int] = []
+        await trial.peers("cedar").send(1, trial.consignment(holder=2), trial.model, progress.append)
+        assert (progress[0], progress.count(0), progress[-1]) == (CHUNK_BYTES, 1, len(content))
         assert trial.host.store.path(trial.digest) is not None
         assert trial.parts() == []
 
@@ -423,10 +423,10 @@ async def test_a_full_disk_is_a_clear_refusal_and_leaves_no_debris(tmp_path: Pat
         assert "the disk is full" in trial.log.refusals()[0]["reason"]
         with patch.context() as crowded:
             crowded.setattr(os, "statvfs", lambda path: os.statvfs_result((1, 1, 1, 1, 1, 1, 1, 1, 1, 1)))
-            told: list[int] = []
+            progress: list[int] = []
             with pytest.raises(TransferRefused, match="are free"):
-                await trial.peers().send(1, trial.consignment(), trial.model, told.append)
-            assert told == []
+                await trial.peers().send(1, trial.consignment(), trial.model, progress.append)
+            assert progress == []
         await trial.peers().send(1, trial.consignment(), trial.model, ignore)
 
 
@@ -480,18 +480,18 @@ async def test_fetched_weights_appear_whole_or_not_at_all(tmp_path: Path) -> Non
         await trial.peers().send(1, trial.consignment(), trial.model, ignore)
         operator = trial.peers("operator", port=proxy.port)
         got = tmp_path / "got.safetensors"
-        told: list[int] = []
+        progress: list[int] = []
 
         def cut_half_way(done: int) -> None:
             assert not got.exists()
             if proxy.connections == 1 and done > 10_000_000:
                 proxy.cut()
-            told.append(done)
+            progress.append(done)
 
         await operator.fetch(1, trial.digest, got, cut_half_way)
         assert got.read_bytes() == trial.model.read_bytes()
         assert proxy.connections == 2
-        assert told == sorted(told)
+        assert progress == sorted(progress)
         assert [p.name for p in tmp_path.iterdir() if "part" in p.name] == []
 
 

@@ -101,7 +101,7 @@ def test_two_files_of_the_same_weights_become_one_when_opened(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("content", [b"", b"on", b"onE", b"one more"])
-def test_a_file_that_is_not_what_its_name_says_is_set_aside_and_told(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_what_its_name_says_is_set_aside_and_reported(tmp_path: Path, content: bytes) -> None:
     good, bad = put(WeightStore(tmp_path), b"two", 2), put(WeightStore(tmp_path), b"one")
     name = f"1-1-{bad.digest}.safetensors"
     (tmp_path / name).write_bytes(content)
@@ -237,7 +237,7 @@ def test_a_transfer_that_does_not_fit_is_refused_before_it_begins(
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_a_disk_that_fills_up_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_a_disk_that_fills_up_is_reported_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     def full(*_: object) -> int:
         raise OSError(code, os.strerror(code))
 
@@ -257,7 +257,7 @@ def test_a_disk_that_fills_up_is_told_as_such(tmp_path: Path, monkeypatch: pytes
     assert names(tmp_path) == []
 
 
-def test_what_the_disk_could_not_take_meanwhile_is_told_at_the_end(
+def test_what_the_disk_could_not_take_meanwhile_is_reported_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sync = os.fdatasync
@@ -265,7 +265,7 @@ def test_what_the_disk_could_not_take_meanwhile_is_told_at_the_end(
 
     def once(file: int) -> None:
         if errors:
-            raise errors.pop()  # the system tells of a failed write once, and not again
+            raise errors.pop()  # the system reports a failed write once, and not again
         sync(file)
 
     part = WeightStore(tmp_path).part("ash", "a" * 64, 3)

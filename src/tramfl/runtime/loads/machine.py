@@ -32,7 +32,7 @@ class Machine:
     LEAST_SECONDS = 0.2
     """The operating system counts in hundredths of a second: a shorter time measures nothing."""
     SETTLE_SECONDS = 2.0
-    """What this site let go of may lie in buffers, and still be sent, for so long."""
+    """Bytes that this site has written may lie in buffers, and still be sent, for this long."""
     STALE_SECONDS = 15.0
     """An older reading says nothing about now."""
     CHILDREN_SECONDS = 10.0

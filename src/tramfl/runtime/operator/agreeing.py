@@ -44,7 +44,7 @@ class View(Struct, frozen=True):
 
 
 class Agreement(Struct, frozen=True):
-    """What comes of all views."""
+    """What all views together show."""
 
     versioned: Versioned | None
     """The newest record that counts; None where no run has begun, or where the sites disagree."""

@@ -1,4 +1,4 @@
-"""The certificates in a federation's folder: one more site, longer validity, and whether what is there will do."""
+"""The certificates in a federation's folder: one more site, longer validity, and whether they can be used."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def _moment_after(folder: Path, name: str) -> datetime | None:
 
 
 class CertificateFile(Struct, frozen=True, kw_only=True):
-    """One certificate file, and whether it will do."""
+    """One certificate file, and whether it can be used."""
 
     path: str
     name: str

@@ -9,12 +9,23 @@ from msgspec.structs import replace
 from tramfl.config import Cost, ReadOut, Scenario
 from tramfl.learning.model.coded_files import PASSED, ROUND, RawFile, decoded_file, written
 from tramfl.notation import BadInput
-from tramfl.record import MODEL_FILE, Resolved, Row, RunFolder, Summary, summary_of, write_atomically
+from tramfl.record import (
+    AUDIT_FILE,
+    MODEL_FILE,
+    Resolved,
+    Row,
+    RunFolder,
+    Summary,
+    completed,
+    read_audit,
+    summary_of,
+    write_atomically,
+)
 from tramfl.runtime.operator.federation_status import FederationStatus
 from tramfl.runtime.operator.operating import Operator
 
 RECENT_ROUNDS = 400
-"""Among these somebody trained who has the mean."""
+"""The last rounds, in which at least one site trained that still has the mean."""
 
 
 async def pull(
@@ -63,7 +74,8 @@ async def collect(
     if scenario.transit.codec != "float32" and scenario.cost.model_bits is None:
         # A replay codes too: it must start from the size of the plain model.
         scenario = replace(scenario, cost=replace(scenario.cost, model_bits=8.0 * _data_bytes(model)))
-    folder.keep_audit(await hand.audit(status, rows))
+    run = status.record.run if status.record is not None else ""
+    folder.keep_audit(completed(await hand.audit(status, rows), read_audit(folder.path / AUDIT_FILE), run))
     return status, write_run(folder, scenario, status, rows)
 
 
@@ -85,7 +97,7 @@ async def _fetch_mean(hand: Operator, status: FederationStatus, to: Path) -> Non
         file = RawFile.of(kept.read_bytes())
     finally:
         kept.unlink(missing_ok=True)
-    # What the site remembers to form the next mean is nobody else's business.
+    # Left out: what the site remembers to form the next mean.
     plain = {name: tensor for name, tensor in file.tensors.items() if not name.startswith(PASSED)}
     write_atomically(to, written(plain, {ROUND: str(newest.round)}))
 

@@ -10,6 +10,9 @@ from tramfl.runtime.site.lease import ONE_EACH
 from tramfl.runtime.transport.revocations import RevocationList, moment_in_words
 from tramfl.runtime.wire import SiteReport
 
+APART = ("idle", "joining")
+"""What a site does that takes no part in the run, or not yet."""
+
 
 class SiteStatus(Struct, frozen=True, kw_only=True):
     """One site, as it can be seen from here."""
@@ -114,6 +117,23 @@ class FederationStatus(Struct, frozen=True, kw_only=True):
         return reasons[0] if reasons and all(reasons) else None
 
     @property
+    def missing_weights(self) -> str | None:
+        """One sentence where all sites that answer take part in the run and none has weights to go on from."""
+        record, reports = self.record, [site.report for site in self.sites if site.report is not None]
+        if record is None or record.status == "stopped" or not reports:
+            return None
+        if any(report.run != record.run or report.doing in APART for report in reports):
+            return None
+        if any({record.weights.digest, record.safe.digest} & set(report.copies) for report in reports):
+            return None
+        named = [", ".join(map(self.name_of, held.copies)) or "no site" for held in (record.weights, record.safe)]
+        return (
+            f"No site that answers has the newest weights (of round {record.round:,}, at {named[0]}) or the safe ones"
+            f" (of round {record.safe.round:,}, at {named[1]}), so nothing advances: start the sites that have them,"
+            " or restore their state folders."
+        )
+
+    @property
     def mixed_versions(self) -> str | None:
         """One sentence where sites have different versions of tramfl; None where all that answer have the same."""
         having: dict[str, list[str]] = {}
@@ -129,11 +149,22 @@ class FederationStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def twins(self) -> tuple[str, ...]:
-        """One sentence for each site of which a second process was started at another place."""
+        """One sentence for each site of which a second process was started at another place.
+
+        A site whose second process cannot be reached at the site's address says nothing: then the others do.
+        """
+        reports = {site.site: site.report for site in self.sites if site.report is not None}
+        own = {name: (report.twin, report.place) for name, report in reports.items() if report.twin is not None}
+        seen: dict[tuple[str, tuple[str, str]], list[str]] = {}
+        for witness, report in reports.items():
+            for name, places in report.twins.items():
+                if name not in own and any(name == site.site for site in self.sites):
+                    seen.setdefault((name, places), []).append(witness)
+        found = [(name, "", places) for name, places in own.items()]
+        found += [(name, f", as {' and '.join(who)} saw", places) for (name, places), who in seen.items()]
         return tuple(
-            f"Site {site.site} was started at two places: {site.report.twin} and {site.report.place}. {ONE_EACH}"
-            for site in self.sites
-            if site.report is not None and site.report.twin is not None
+            f"Site {name} was started at two places{who}: {one} and {other}. {ONE_EACH}"
+            for name, who, (one, other) in found
         )
 
     @property

@@ -114,7 +114,7 @@ def enclose(place: Path, files: Mapping[str, bytes]) -> None:
 def enclosed_with(federation: Federation) -> tuple[dict[str, bytes], list[str]]:
     """What the register's settings name beside federation.toml, and the names of what is not there.
 
-    A path that leads elsewhere is each site's own affair.
+    Files in other folders are for each site to provide.
     """
     register = federation.file.register
     named = (register.authorities, register.certificate, register.key, register.password_file)
@@ -264,6 +264,7 @@ _RUN_EXAMPLES: dict[str, Any] = {
     "run.app": "package.module:app",
     "run.method": "load-aware",
     "run.max_samples_per_round": 500,
+    "run.max_round_in_hops": 4.0,
     "run.balance": "population",
     "run.visit_every_rounds": 20,
     "run.accept": {"max_loss_ratio": 3.0, "arrivals": True},

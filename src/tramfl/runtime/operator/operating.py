@@ -1,12 +1,11 @@
 """An operator's access to a federation: ask every site for its status, give orders, fetch rows and the model.
 
-Nothing here reaches the register: sites do, and any one that answers will do.
+The operator does not reach the register. The sites do, and any site that answers can be asked.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -47,6 +46,8 @@ SEEN_SECONDS = 10.0
 LOOKS = 6
 LOOK_SECONDS = 0.2
 """Sites that disagree are asked again this often, after this pause: one of them may see a change a moment later."""
+MOST_TRAIL_ANSWERS = 100
+"""A site's audit trail takes fewer: its files have 8 MiB at most, and an answer some 190 KiB."""
 MOST_MODEL_BYTES = 4
 """Fetched weights may have this many times the bytes that most sites report for their model ..."""
 MOST_PLAIN = 8
@@ -67,6 +68,8 @@ class Operator:
         self._peers = Peers(self._roster, me, credentials)
         self.bad_rows: list[str] = []
         """A sentence for each row that the last `rows` left out."""
+        self.unread_trails: list[str] = []
+        """A sentence for each reason for which the last `audit` lacks trails."""
 
     async def close(self) -> None:
         """End all connections."""
@@ -226,17 +229,36 @@ class Operator:
     async def audit(self, status: FederationStatus, rows: Sequence[Row] = ()) -> list[AuditEntry]:
         """The audit trails of all sites that answer, as one; what is no entry of the run is left out.
 
-        The rows were signed by the sites that trained, and so prove who did.
+        The rows were signed by the sites that trained, and so prove who did. Why a trail is missing is in
+        `unread_trails`.
         """
         run = status.record.run if status.record is not None else ""
         trails: list[tuple[str, list[AuditEntry]]] = []
+        unread: dict[str, list[str]] = {}
         for node in status.answering:
-            with contextlib.suppress(Unreachable, Refusal):
-                answer = await self._peers.order(node, Order("audit", run), START_SECONDS)
-                entries = [entry for line in answer.audit if (entry := sound_entry(line)) is not None]
-                trails.append((status.name_of(node), [entry for entry in entries if entry.run == run]))
+            try:
+                trails.append((status.name_of(node), await self._trail(node, run)))
+            except (Unreachable, Refusal, BadInput) as error:
+                unread.setdefault(str(error).removesuffix("."), []).append(status.name_of(node))
+        self.unread_trails = [
+            f"the audit trail of {', '.join(names)} was not read: {reason}." for reason, names in unread.items()
+        ]
         signed = {(row.epoch, row.round): status.name_of(row.node) for row in rows if row.node is not None}
         return gathered(trails, signed if self._seal is not None else None)
+
+    async def _trail(self, node: NodeId, run: str) -> list[AuditEntry]:
+        """The whole trail of a site, from the newest entry back. Raises Unreachable, Refusal or BadInput."""
+        lines: dict[bytes, None] = {}
+        for _ in range(MOST_TRAIL_ANSWERS):
+            answer = await self._peers.order(node, Order("audit", run, round=len(lines)), START_SECONDS)
+            if not answer.done:
+                raise BadInput(answer.message)
+            known = len(lines)
+            lines |= dict.fromkeys(answer.audit)
+            if len(lines) == known:
+                break
+        entries = [entry for line in lines if (entry := sound_entry(line)) is not None]
+        return [entry for entry in entries if entry.run == run]
 
     async def last_rounds(self, status: FederationStatus, count: int) -> list[RoundTimes]:
         """How long the last rounds were predicted to take, and took."""
@@ -280,7 +302,7 @@ class Operator:
     async def fetch(self, to: Path, progress: Callable[[int], None]) -> FederationStatus:
         """Fetch the newest safe weights from a site that has them; the status that names them.
 
-        What has come of a transfer that broke is left for the next fetch; where nothing has come, nothing is left.
+        The bytes of a transfer that broke are kept for the next fetch; a transfer that brought none leaves no file.
         """
         try:
             status = await self._fetch(to, progress)

@@ -78,11 +78,12 @@ class Auditor:
     def _remember(self, run: str) -> None:
         """Begin with what an earlier life of this site noted of the run."""
         self._run, self._committed, self._safe = run, {}, 0
-        for entry in self._file.entries(run):
-            if entry.what == "committed":
+        entries = self._file.entries(run)
+        gone = {(e.epoch, e.round, e.digest) for e in entries if e.what in ("dropped", "rolled-back")}
+        # A clock that was set back must not bring a round back that was taken back: epochs only grow.
+        for entry in sorted(entries, key=lambda e: e.epoch):
+            if entry.what == "committed" and (entry.epoch, entry.round, entry.digest) not in gone:
                 self._committed[entry.round] = entry
-            elif entry.what in ("dropped", "rolled-back"):
-                self._committed.pop(entry.round, None)
 
     def _note(
         self,

@@ -327,13 +327,13 @@ class Driver:
     async def arrived(
         self, sender: NodeId, consignment: Consignment, staged: Path, seconds: float, since: float
     ) -> Accepted | Refused:
-        """A peer's model is in staging, whole and verified; what comes of it.
+        """Take in a peer's model, which is in staging, whole and verified; returns the answer to the peer.
 
         Its transfer was asked for at `since` on the monotonic clock, and took `seconds`; the rest is overhead, and so
         is what passed before, since the sender had decided.
         """
         if self._ended:
-            return Refused(ENDED)  # nothing would ever come of it
+            return Refused(ENDED)  # no event would ever answer it
         offer = consignment.offer
         self._staged[offer.digest] = staged
         future: asyncio.Future[Accepted | Refused] = self._loop.create_future()

@@ -20,6 +20,7 @@ class RegisterFollower:
     def __init__(self, member: Member, participation: Participation) -> None:
         self._member, self._participation = member, participation
         self._holder = HolderWatch(member)
+        self._twins = TwinWatch()
         self._turn = asyncio.Lock()
         self._looking = asyncio.Lock()
         self._looked = -math.inf
@@ -34,6 +35,11 @@ class RegisterFollower:
         """The record as last seen."""
         versioned = self.standing.versioned if self.standing is not None else None
         return versioned.record if versioned is not None else None
+
+    @property
+    def twins(self) -> dict[str, tuple[str, str]]:
+        """Sites that run at two places, as far as this site saw: where the earlier and the later process are."""
+        return self._twins.found
 
     async def follow(self) -> None:
         """Wait for news and pass them on, for ever."""
@@ -51,6 +57,7 @@ class RegisterFollower:
                 await asyncio.sleep(min(0.5, lease / 4))
                 continue
             self.silence = ""
+            self._twins.saw(standing)
             await self._news(standing)
 
     async def read(self) -> None:
@@ -58,7 +65,7 @@ class RegisterFollower:
         await self._news(await self._member.register.look())
 
     async def look(self) -> None:
-        """Read the record now, because somebody reports that it has changed.
+        """Read the record now, because a peer reports that it has changed.
 
         However many report it at once, the register is asked twice at most: its other callers wait in the same queue.
         """
@@ -100,6 +107,22 @@ class RegisterFollower:
                 driver.tell(on.RecordSeen(self._member.now(), versioned))
             if self._holder.is_lost(standing):
                 driver.tell(on.HolderLost(self._member.now(), versioned))
+
+
+class TwinWatch:
+    """Notices that the lease of a site went from one place to another while it lasted: two processes use its name."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, str] = {}
+        self.found: dict[str, tuple[str, str]] = {}
+        """By the site's name, until its lease ends."""
+
+    def saw(self, standing: Standing) -> None:
+        """Compare the leases with those seen before."""
+        before, self._places = self._places, standing.places
+        moved = {name: (before[name], now) for name, now in standing.places.items() if before.get(name, now) != now}
+        found = {**self.found, **moved}
+        self.found = {name: places for name, places in found.items() if name in standing.alive}
 
 
 class HolderWatch:

@@ -23,8 +23,8 @@ from tramfl.runtime.site.starting import RunStart
 from tramfl.runtime.site.status import RunStatus
 from tramfl.runtime.wire import Order, OrderResult, Prepared
 
-MOST_AUDIT_BYTES = 1 << 20
-"""Of an audit trail, in one answer."""
+MOST_AUDIT_BYTES = 192 << 10
+"""Of an audit trail, in one answer. With what is around it, it is less than a caller takes (`links.SMALL_BYTES`)."""
 
 _STATUS: dict[str, tuple[Status, str]] = {
     "pause": ("paused", "paused; the round in hand may still be committed"),
@@ -99,7 +99,7 @@ class Orders:
             case "rollback":
                 return await self._roll_back(who, order.round)
             case "audit":
-                return await self._audited(who, order.run)
+                return await self._audited(who, order.run, order.round)
             case "revoke":
                 return OrderResult(True, await self._revocations.take(order.content))
             case "add-member" | "remove-member":
@@ -150,15 +150,18 @@ class Orders:
             f" {record.name_of(record.holder)}; {dropped} in the audit trail.",
         )
 
-    async def _audited(self, who: str, run: str) -> OrderResult:
+    async def _audited(self, who: str, run: str, passed_over: int) -> OrderResult:
+        """The newest entries that fit into an answer, of those before the `passed_over` newest."""
         if who != OPERATOR:
             return OrderResult(False, "only the operator may read the audit trail.")
+        entries = await asyncio.to_thread(self._audit, run)
         lines: list[bytes] = []
         room = MOST_AUDIT_BYTES
-        for entry in reversed(await asyncio.to_thread(self._audit, run)):
-            lines.append(msgspec.json.encode(entry))
-            if (room := room - len(lines[-1])) < 0:
-                break  # the newest matter most
+        for entry in reversed(entries[: max(0, len(entries) - max(0, passed_over))]):
+            line = msgspec.json.encode(entry)
+            if (room := room - len(line)) < 0:
+                break
+            lines.append(line)
         return OrderResult(True, f"{len(lines)} entries", audit=tuple(reversed(lines)))
 
     async def _repaired(self, who: str) -> OrderResult:
@@ -184,6 +187,8 @@ class Orders:
         number = record.number_of(order.site)
         there = number is not None and record.is_member(number)
         names = ", ".join(record.members[n].name for n in record.present)
+        if number is None and order.what == "remove-member":
+            return OrderResult(False, f"run {record.run} never had a member {order.site!r}; it has {names}.")
         if there == (order.what == "add-member"):
             return OrderResult(True, f"the members of run {record.run} are {names}.")
         if there:

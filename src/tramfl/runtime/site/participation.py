@@ -40,7 +40,8 @@ class Participation:
         self._workshop, self._services, self._incarnation = workshop, services, incarnation
         self.driver: Driver | None = None
         """The round machine of the run; None before a run has begun."""
-        self._unfit_run: str | None = None
+        self._unfit: tuple[str, str] | None = None
+        """The run that does not fit this site, and why."""
         self._preparing = threading.Lock()
 
     def driver_of(self, run: str) -> Driver | None:
@@ -115,11 +116,15 @@ class Participation:
                 raise BadInput(wrong)
         except BadInput as error:
             # Not the end of the site: any site can write such a record.
-            if self._unfit_run != record.run:
-                self._unfit_run = record.run
+            if self._unfit is None or self._unfit[0] != record.run:
                 self._member.log("not-joined", reason=str(error))
+            self._unfit = record.run, str(error)
             return False
         return True
+
+    def why_not(self, run: str | None) -> str | None:
+        """Why this site does not take part in a run; None where it does, or nobody knows yet."""
+        return self._unfit[1] if self._unfit is not None and self._unfit[0] == run else None
 
     def _new_driver(self, run: str, store: WeightStore) -> Driver:
         member, model, scenario = self._member, self._model, self._member.scenario

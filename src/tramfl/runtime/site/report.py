@@ -104,7 +104,7 @@ class Reporter:
             beside=self._beside(),
             rejected=self._judgement.last,
             silent=self._following.silence,
-            away=self._availability.why_not(datetime.datetime.now()) or "",
+            away=self._away(record.run if record is not None else None),
             run=record.run if record is not None else None,
             epoch=record.epoch if record is not None else None,
             round=record.round if record is not None else None,
@@ -127,7 +127,12 @@ class Reporter:
             place=self._member.site.place,
             issued=self._member.revocations.own_issue,
             twin=self._twin,
+            twins=self._following.twins,
         )
+
+    def _away(self, run: str | None) -> str:
+        unfit = self._participation.why_not(run)
+        return self._availability.why_not(datetime.datetime.now()) or (f"not in the run: {unfit}" if unfit else "")
 
     def _left_out(self) -> dict[str, int]:
         record, driver = self.record, self._participation.driver

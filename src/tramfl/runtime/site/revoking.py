@@ -55,7 +55,7 @@ class Revocations:
             roster.show(shown, issued)
 
     async def take(self, content: bytes) -> str:
-        """Learn a list that somebody brings; one sentence about the result. Raises BadInput or Silent."""
+        """Learn a list from an order; one sentence about the result. Raises BadInput or Silent."""
         if self._credentials is None:
             raise BadInput("this federation has no certificates, so none can be revoked.")
         found = read_list(content, self._credentials.now.authorities)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from tramfl.circulation import commands as do
 from tramfl.circulation.custody import Record
+from tramfl.circulation.holding import seconds_elsewhere
 from tramfl.circulation.passage import WATCH_SECONDS, Crossing, Passage
 from tramfl.notation import BadInput, Digest, NodeId, Outlook
 from tramfl.record import is_past_a_limit
@@ -171,7 +172,8 @@ class Services:
         site, assignment = self._member.names[node], consignment.offer.assignment
         bits = 8.0 * consignment.size
         predicted = assignment.decision.transfer_seconds if assignment is not None else 0.0
-        passage = Passage(bits, predicted, 8.0 * CHUNK_BYTES, time.monotonic())
+        elsewhere = None if assignment is None else seconds_elsewhere(assignment, node, self._member.me, bits)
+        passage = Passage(bits, predicted, 8.0 * CHUNK_BYTES, time.monotonic(), elsewhere)
         consignment = self._by_clock_of(site, consignment)
 
         def note(offset: int) -> None:

@@ -1,5 +1,5 @@
 """How sites talk: gRPC with mutual TLS on one port, without generated code. serving.py answers, calling.py asks,
-docking.py receives models, probing.py tries a link.
+pouring.py sends models, docking.py receives them, probing.py tries a link.
 
 Six methods. Load, Probe and Carry are for sites; Order, Rows and Model for the operator too:
 
@@ -15,10 +15,11 @@ Without credentials the caller's name is the metadata `tramfl-site`, unchecked: 
 trusted, so it works on loopback only.
 """
 
-from tramfl.runtime.transport.calling import Distrusted, NotAccepted, Peers, TransferRefused, Unreachable
+from tramfl.runtime.transport.calling import Distrusted, NotAccepted, Peers, Unreachable
 from tramfl.runtime.transport.credentials import Credentials
 from tramfl.runtime.transport.host import Host
 from tramfl.runtime.transport.links import Refusal
+from tramfl.runtime.transport.pouring import TransferRefused
 from tramfl.runtime.transport.probing import Busy
 from tramfl.runtime.transport.serving import Server
 

@@ -4,8 +4,9 @@ gRPC's core rejects them and reports them only in its own log, on file descripto
 
     I1116 00:38:01.310316    7208 ssl_transport_security.cc:2563] Handshake failed with error SSL_ERROR_SSL: error:...
 
-so that is where they are picked up. It does not say who it was: nobody who could prove to be anybody. A site that
-refuses the certificate of a site it calls leaves the same lines.
+so they are picked up there. The line does not name the peer, which has not proved any name. A site that refuses the
+certificate of a site it calls leaves the same lines. Warnings and errors about anything else are logged, too, so that
+a site's log has JSON lines alone.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ MOST_LINE_BYTES = 1 << 16
 
 
 def watch(log: Callable[..., None]) -> Callable[[], None]:
-    """Log failed handshakes from now on as `refused`; call what is returned to end that.
+    """Log failed handshakes from now on as `refused`, other warnings as `grpc`; call what is returned to end that.
 
     From here on descriptor 2 is a pipe; what is written to it besides goes where it went before. `log` is called from
     a thread. There is nothing to pick up where the environment variable GRPC_VERBOSITY was ERROR or NONE when this
@@ -72,25 +73,31 @@ def reason_in(line: str) -> str | None:
 
 
 def _follow(reading: int, before: int, log: Callable[..., None]) -> None:
-    valve = _Valve(log)
+    refused = _Valve(lambda reason: log("refused", peer="?", what="connection", reason=reason), "handshakes failed")
+    warned = _Valve(lambda reason: log("grpc", reason=reason), "warnings of gRPC")
     rest = b""
     while block := os.read(reading, MOST_LINE_BYTES):
         *lines, rest = (rest + block).split(b"\n")
         for line in lines:
-            _sort(line, before, valve)
+            _sort(line, before, refused, warned)
         if len(rest) > MOST_LINE_BYTES or not CORE_LINE.match(rest):
             # An incomplete line of other code, perhaps a prompt, is passed on without waiting for its end.
             _pass_on(before, rest)
             rest = b""
 
 
-def _sort(line: bytes, before: int, valve: _Valve) -> None:
+def _sort(line: bytes, before: int, refused: _Valve, warned: _Valve) -> None:
+    if any(noise in line for noise in NOISE):
+        return
     core = CORE_LINE.match(line)
-    reason = reason_in(core[1].decode("utf-8", "replace")) if core else None
-    if reason is not None:
-        valve.tell(reason, time.monotonic())
-    elif not any(noise in line for noise in NOISE) and not (core and line.startswith(b"I")):
+    if core is None:
         _pass_on(before, line + b"\n")
+        return
+    text = core[1].decode("utf-8", "replace")
+    if (reason := reason_in(text)) is not None:
+        refused.tell(reason, time.monotonic())
+    elif not line.startswith(b"I"):
+        warned.tell(text[:300], time.monotonic())
 
 
 def _pass_on(before: int, text: bytes) -> None:
@@ -100,19 +107,19 @@ def _pass_on(before: int, text: bytes) -> None:
 
 
 class _Valve:
-    """Lets a few refusals through and counts the others: a port scan must not fill the log."""
+    """Lets a few lines through and counts the others: a port scan must not fill the log."""
 
-    def __init__(self, log: Callable[..., None]) -> None:
-        self._log = log
+    def __init__(self, log: Callable[[str], None], what: str) -> None:
+        self._write, self._what = log, what
         self._since = float("-inf")
         self._count = 0
 
     def tell(self, reason: str, at: float) -> None:
-        """Log a refusal, unless there were many just now."""
+        """Log this, unless there was much just now."""
         if at - self._since > BURST_SECONDS:
-            untold, self._since, self._count = max(0, self._count - BURST), at, 0
-            if untold:
-                self._log("refused", peer="?", what="connection", reason=f"{untold} more handshakes failed")
+            unsaid, self._since, self._count = max(0, self._count - BURST), at, 0
+            if unsaid:
+                self._write(f"{unsaid} more {self._what}")
         self._count += 1
         if self._count <= BURST:
-            self._log("refused", peer="?", what="connection", reason=reason)
+            self._write(reason)

@@ -1,7 +1,4 @@
-"""What both ends of a connection share: how messages are coded and how large they may be.
-
-With serving.py and calling.py the only place that knows gRPC.
-"""
+"""What both ends of a connection share: how messages are coded and how large they may be."""
 
 from __future__ import annotations
 
@@ -24,15 +21,15 @@ SMALL_BYTES = 256 << 10
 MESSAGE_BYTES = 4 << 20
 """gRPC itself ends a call with a larger message; what is smaller and still too large is refused, and logged, here."""
 KEEPALIVE_SECONDS = 10
-"""A peer that neither sends nor answers for so long ..."""
+"""A peer that neither sends nor answers for this long ..."""
 KEEPALIVE_GRACE_SECONDS = 20
-"""... and does not answer a ping in these is gone: stopped, or behind a cut cable. On a slow link a ping waits behind
-megabytes of weights, so this is not less."""
+"""... and does not answer a ping within this time is gone: stopped, or behind a cut cable. On a slow link a ping
+waits behind megabytes of weights, so this is not less."""
 WINDOW_BYTES = 4 << 20
 """How far a sender may be ahead of what the receiver has read: 800 Mbit/s over a link of 40 ms there and back."""
 
 OTHER_SERVICE = re.compile(r"tramfl(\.v\d{1,9})?\.Site")
-"""Before there were protocol numbers it had none."""
+"""The service of any version; the first versions had no protocol number in its name."""
 SAME_VERSION = "all sites of a federation, and its operator, need the same minor version of tramfl"
 
 T = TypeVar("T")

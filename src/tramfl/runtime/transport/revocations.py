@@ -56,7 +56,7 @@ def signed_list(authority: Authority, revoked: RevocationList) -> bytes:
 
 
 def read_list(content: bytes, authorities_pem: bytes) -> RevocationList | None:
-    """The list, if one of the authorities signed it; None where it is nothing of the kind."""
+    """The list, if one of the authorities signed it; None where it is no such list."""
     if len(content) > MOST_BYTES:
         return None
     try:
