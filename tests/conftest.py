@@ -176,7 +176,7 @@ def slow_rounds(tmp_path: Path) -> dict[str, str]:
 
 
 def wait_for_rows(folder: Path, count: int) -> None:
-    """Until a run has so many rows."""
+    """Until a run has this many rows."""
     path = folder / "rounds.jsonl"
     until = time.monotonic() + PATIENCE
     while not path.exists() or path.read_bytes().count(b"\n") < count:

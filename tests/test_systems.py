@@ -73,7 +73,7 @@ def test_a_real_site_asks_for_linux_in_one_sentence(
     cli(*command).refused("needs Linux", "simulation works here")
 
 
-def test_an_operator_without_a_posix_system_is_told_which_systems_will_do(
+def test_an_operator_without_a_posix_system_gets_the_systems_that_will_do(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "statvfs")

@@ -80,9 +80,10 @@ def _type(hint: Any) -> str:
         return " or ".join(_type(part) for part in get_args(hint) if part is not type(None))
     if origin is tuple:
         parts = get_args(hint)
-        if parts[-1] is Ellipsis:
-            return f"list of: {_type(parts[0])}"
-        return f"list of {len(parts)}: {_type(parts[0])}"
+        count = "" if parts[-1] is Ellipsis else f" {len(parts)}"
+        return f"list of{count}: {_type(parts[0])}"
+    if origin is dict:
+        return f"table of: {_type(get_args(hint)[1])}"
     return _WORDS.get(hint, getattr(hint, "__name__", str(hint)))
 
 

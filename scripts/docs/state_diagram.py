@@ -1,7 +1,8 @@
 """The round machine's state diagram as a picture, drawn while the site is built: no script, nothing from elsewhere.
 
-docs/design.md has the diagram as Mermaid, which GitHub draws. Here each phase is a box in a fixed place. The steps of
-a round are arrows; steps back, steps to the end and steps that follow the record are lines of text in the box.
+docs/design.md has the diagram as Mermaid, which GitHub draws. Here each phase is a box in a fixed place. Steps
+between neighbours are arrows, one for all steps from one phase to another. Steps back to Gathering, to the end, to a
+box farther away and those that follow the record are lines of text in the box.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ PLACES = {
 AS_TEXT = {"record", "Left", "Halted"}
 """Steps to these are written in the box."""
 LEGEND = "◆: what the record says. A box with ◆ is a phase that the record can lead to."
-WIDTH, GAP, LINE, HEAD, ROOM = 190, 96, 16, 30, 66
+WIDTH, GAP, LINE, HEAD, ROOM = 190, 100, 16, 30, 76
+WORD = 14
+"""The height of a line beside an arrow."""
 _BLOCK = re.compile(r"```mermaid\nstateDiagram-v2\n(.*?)```", re.DOTALL)
 _STEP = re.compile(r"^ *(\w+) --> (\w+)(?:: (.*))?$", re.MULTILINE)
 
@@ -38,15 +41,15 @@ def picture(mermaid: str) -> str:
     """The diagram as HTML with one SVG, in the colours of the page."""
     steps: Steps = [(a, b, why) for a, b, why in _STEP.findall(mermaid) if a != "record"]
     named = {b for a, b, _ in _STEP.findall(mermaid) if a == "record"}
-    arrows = [step for step in steps if _is_arrow(step)]
-    texts = {phase: _lines(phase, [s for s in steps if s not in arrows], phase in named) for phase in PLACES}
+    arrows = _arrows(steps)
+    texts = {phase: _lines(phase, [s for s in steps if s[:2] not in arrows], phase in named) for phase in PLACES}
     tops = _tops(texts)
     boxes = {
         phase: (column * (WIDTH + GAP), tops[row], HEAD + LINE * (len(texts[phase]) - 1))
         for phase, (row, column) in PLACES.items()
     }
-    width, height = 3 * WIDTH + 2 * GAP + 24, tops[-1]
-    parts = [_arrow(boxes, *step) for step in arrows]
+    width, height = 3 * WIDTH + 2 * GAP, tops[-1]
+    parts = [_arrow(boxes, *ends, words, ends[::-1] in arrows) for ends, words in arrows.items()]
     parts += [_box(boxes[phase], texts[phase]) for phase in PLACES]
     parts += [_text(0, tops[5] + 14 + n * LINE, line, "start") for n, line in enumerate(textwrap.wrap(LEGEND, 52))]
     head = (
@@ -58,9 +61,17 @@ def picture(mermaid: str) -> str:
     return f'<div class="state-diagram">{head}{"".join(parts)}</svg></div>'
 
 
-def _is_arrow(step: tuple[str, str, str]) -> bool:
-    source, target, _ = step
-    return target not in AS_TEXT and source in PLACES and not (target == "Gathering" and PLACES[source][0] > 1)
+def _arrows(steps: Steps) -> dict[tuple[str, str], list[str]]:
+    """The ends of every arrow, and its causes."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for source, target, why in steps:
+        if target in AS_TEXT or source not in PLACES:
+            continue
+        rows, columns = (abs(a - b) for a, b in zip(PLACES[source], PLACES[target], strict=True))
+        if max(rows, columns) == 1 and not (target == "Gathering" and PLACES[source][0] > 1):
+            causes = found.setdefault((source, target), [])
+            causes += [cause for cause in why.split(" or ") if cause not in causes]
+    return found
 
 
 def _lines(phase: str, steps: Steps, by_record: bool) -> list[str]:
@@ -96,27 +107,26 @@ def _box(box: tuple[int, int, int], lines: list[str]) -> str:
     return shape + name + "".join(_text(middle, y + 20 + LINE * n, line) for n, line in enumerate(lines[1:], 1))
 
 
-def _arrow(boxes: dict[str, tuple[int, int, int]], source: str, target: str, why: str) -> str:
-    """A line with an arrow between neighbours; one along the right edge where other boxes stand between them."""
+def _arrow(
+    boxes: dict[str, tuple[int, int, int]], source: str, target: str, words: list[str], both_ways: bool
+) -> str:
+    """A line with an arrow between neighbours, and its causes: above the line, or below one to the left."""
     (x0, y0, h0), (x1, y1, h1) = boxes[source], boxes[target]
-    words = why.split(" or ")
     (row0, column0), (row1, column1) = PLACES[source], PLACES[target]
     a: float
     b: float
     if row0 == row1:
-        a, b = (x0 + WIDTH, x1) if column1 > column0 else (x0, x1 + WIDTH)
-        y = min(h0, h1) / 2 + y0
-        path, at = f"M{a} {y}L{b} {y}", ((a + b) / 2, y - 6 - (len(words) - 1) * 14)
-    elif abs(row0 - row1) > 1:
-        edge, y = 3 * WIDTH + 2 * GAP + 20, y1 + HEAD / 2
-        path, at = f"M{x0 + WIDTH} {y0 + HEAD / 2}H{edge}V{y}H{x1 + WIDTH}", (edge - WIDTH / 2, y - 6)
+        ahead = column1 > column0
+        a, b = (x0 + WIDTH, x1) if ahead else (x0, x1 + WIDTH)
+        ya = yb = y0 + min(h0, h1) / 2 + (-5 if ahead else 5) * both_ways
+        first = ya - 6 - (len(words) - 1) * WORD if ahead else ya + 16
     else:
         shift = (column1 - column0) * WIDTH / 3
         a, b = x0 + WIDTH / 2 + shift, x1 + WIDTH / 2 - shift
         ya, yb = (y0 + h0, y1) if row1 > row0 else (y0, y1 + h1)
-        path, at = f"M{a} {ya}L{b} {yb}", ((a + b) / 2, (ya + yb) / 2 + 4)
-    label = "".join(_text(at[0], at[1] + 14 * n, word, halo=True) for n, word in enumerate(words))
-    return f'<path d="{path}" fill="none" stroke="currentColor" marker-end="url(#tip)"/>{label}'
+        first = (ya + yb) / 2 + 4 - (len(words) - 1) * WORD / 2
+    label = "".join(_text((a + b) / 2, first + WORD * n, word, halo=True) for n, word in enumerate(words))
+    return f'<path d="M{a} {ya}L{b} {yb}" fill="none" stroke="currentColor" marker-end="url(#tip)"/>{label}'
 
 
 def _text(x: float, y: float, text: str, anchor: str = "middle", halo: bool = False) -> str:

@@ -316,6 +316,10 @@ class Scenario(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """H: how long a skipped round waits."""
     max_samples_per_round: Whole | None = None
     """The most samples that a round trains, whatever the policy; no limit if not given."""
+    max_round_in_hops: Positive | None = None
+    """A round trains at most as long as this many hops take, and at least `wait_seconds`, whatever the policy: the
+    quickest hop that there is, and training at the fastest node. The next round is then decided with new loads. No
+    limit if not given."""
     balance: Literal["uniform", "population"] | dict[str, Positive] | None = None
     """The mix of labels to aim for: uniform (the paper's; so if not given), population (that of all data there is),
     or a table with a share for each label. V then bounds the variance of the counts relative to the mix."""

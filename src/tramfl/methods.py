@@ -38,7 +38,7 @@ class Method(Struct, frozen=True):
 EXPRESS = Method(
     "express",
     "Policy express; the model travels in four bits a weight; a node's mean of what passed through it is delivered.",
-    {"policy": "express", "transit.codec": "int4", "evaluation.readout": "average"},
+    {"policy": "express", "transit.codec": "int4", "evaluation.readout": "average", "max_round_in_hops": 4.0},
 )
 
 

@@ -116,15 +116,15 @@ def test_a_site_that_moved_is_renewed_for_where_it_is_now(cli: Cli, fed: Path) -
 
 def test_a_new_key_is_made_only_when_asked_for(cli: Cli, fed: Path) -> None:
     before = (fed / "sites/a/site.key").read_bytes()
-    told = cli("cert", "renew", "fed", "a", "--new-key", "--format", "json").data
-    assert told["copy"] == ["fed/sites/a/site.crt", "fed/sites/a/site.key"]
+    printed = cli("cert", "renew", "fed", "a", "--new-key", "--format", "json").data
+    assert printed["copy"] == ["fed/sites/a/site.crt", "fed/sites/a/site.key"]
     assert (fed / "sites/a/site.key").read_bytes() != before
     assert fits(fed, "a", "192.0.2.7")
 
 
 def test_all_are_renewed_at_once_the_operator_included(cli: Cli, fed: Path) -> None:
-    told = cli("cert", "renew", "fed", "--all", "--days", 500, "--format", "json").data
-    assert told["renewed"] == ["operator", "a", "b"]
+    printed = cli("cert", "renew", "fed", "--all", "--days", 500, "--format", "json").data
+    assert printed["renewed"] == ["operator", "a", "b"]
     for file in ("operator.crt", "sites/a/site.crt", "sites/b/site.crt"):
         assert describe((fed / file).read_bytes()).days_left > 499
 
@@ -153,7 +153,7 @@ def test_show_lists_every_certificate_with_its_end_and_its_key(cli: Cli, fed: Pa
     assert f"{datetime.now(UTC) + timedelta(days=365):%Y-%m-%d}" in lines[2]
 
 
-def test_show_tells_other_programs_the_same_as_json(cli: Cli, fed: Path) -> None:
+def test_show_prints_the_same_as_json_for_other_programs(cli: Cli, fed: Path) -> None:
     shown = cli("cert", "show", "fed/sites/a/site.crt", "--format", "json").data
     assert len(shown) == 1
     info = describe((fed / "sites/a/site.crt").read_bytes())

@@ -184,10 +184,10 @@ def test_init_says_what_to_copy_what_to_keep_and_what_to_run_next(cli: Cli) -> N
         assert words in out, words
 
 
-def test_init_tells_other_programs_the_same_as_json(cli: Cli) -> None:
-    told = cli("init", "fed", "--sites", "a,b", "--format", "json", "--days", 30).data
-    assert [site["node"] for site in told["sites"]] == [f"tramfl node fed/sites/{n}/site.toml" for n in "ab"]
-    assert (told["register"], told["certificate_days"], told["here"]) == ("sqlite", 30, True)
+def test_init_prints_the_same_as_json_for_other_programs(cli: Cli) -> None:
+    printed = cli("init", "fed", "--sites", "a,b", "--format", "json", "--days", 30).data
+    assert [site["node"] for site in printed["sites"]] == [f"tramfl node fed/sites/{n}/site.toml" for n in "ab"]
+    assert (printed["register"], printed["certificate_days"], printed["here"]) == ("sqlite", 30, True)
 
 
 def test_the_days_asked_for_are_the_days_given(cli: Cli, tmp_path: Path) -> None:

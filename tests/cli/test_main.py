@@ -105,7 +105,7 @@ main()
 """
 
 
-def test_a_full_disk_is_a_failed_run_told_in_one_sentence(process: Process) -> None:
+def test_a_full_disk_is_a_failed_run_and_one_sentence(process: Process) -> None:
     done = ended(process("run", "--no-training", "--rounds", 100, "--out", "run", code=SMALL_FILES_ONLY))
     assert done.code == 1
     assert done.err.startswith("tramfl: ")
@@ -114,7 +114,7 @@ def test_a_full_disk_is_a_failed_run_told_in_one_sentence(process: Process) -> N
 
 
 def test_a_run_that_outgrew_the_disk_can_be_resumed(cli: Cli, process: Process, tmp_path: Path) -> None:
-    test_a_full_disk_is_a_failed_run_told_in_one_sentence(process)
+    test_a_full_disk_is_a_failed_run_and_one_sentence(process)
     assert cli("run", "--no-training", "--rounds", 100, "--out", "whole").code == 0
     assert cli("run", "--resume", "--out", "run").code == 0
     assert (tmp_path / "run/rounds.jsonl").read_bytes() == (tmp_path / "whole/rounds.jsonl").read_bytes()

@@ -80,7 +80,7 @@ def test_a_site_does_not_start_with_files_that_do_not_show_who_it_is(
     assert not (fed / "sites/a/state").exists()
 
 
-def test_an_operator_with_a_sites_certificate_is_told_so(cli: Cli, fed: Path) -> None:
+def test_an_operator_with_a_sites_certificate_is_refused_in_words(cli: Cli, fed: Path) -> None:
     (fed / "operator.crt").write_bytes((fed / "sites/a/site.crt").read_bytes())
     (fed / "operator.key").write_bytes((fed / "sites/a/site.key").read_bytes())
     cli("status", fed / "federation.toml").refused("fed/operator.crt", "is for 'a', not for 'operator'")

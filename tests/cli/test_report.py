@@ -51,7 +51,7 @@ def test_a_damaged_record_is_named(cli: Cli, run: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["report", "figures"])
-def test_a_place_that_cannot_be_written_is_told_in_one_sentence(cli: Cli, run: Path, command: str) -> None:
+def test_a_place_that_cannot_be_written_is_named_in_one_sentence(cli: Cli, run: Path, command: str) -> None:
     for place in ("a/one/rounds.jsonl/x", "/proc/f.html"):
         done = cli(command, "a/one", "--out", place)
         done.refused(place, "cannot be written", "--out")

@@ -98,7 +98,7 @@ def test_resumed_with_a_larger_budget_it_goes_on(cli: Cli, tmp_path: Path) -> No
     assert files(tmp_path / "a") == files(tmp_path / "b")
 
 
-def test_a_schedule_is_resumed_as_one_without_being_told_so_again(cli: Cli, tmp_path: Path) -> None:
+def test_a_schedule_is_resumed_as_one_without_the_option(cli: Cli, tmp_path: Path) -> None:
     assert cli("run", "--no-training", "--rounds", 3, "--out", "a").code == 0
     assert cli("run", "--resume", "--rounds", 6, "--out", "a").code == 0
     assert cli("run", "--no-training", "--rounds", 6, "--out", "b").code == 0

@@ -228,7 +228,7 @@ def test_a_scenarios_name_cannot_choose_a_folder_elsewhere(cli: Cli, tmp_path: P
     assert set(tmp_path.iterdir()) == {tmp_path / "inside"}
 
 
-def test_targets_and_times_are_told_with_the_digits_that_count(cli: Cli) -> None:
+def test_targets_and_times_are_printed_with_the_digits_that_count(cli: Cli) -> None:
     fast = ("--set", "loads.kind=constant", "--set", "loads.flops=1e14", "--set", "loads.bandwidth=1e12")
     done = cli("run", "--rounds", 1, "--target", "0.895,0.904", *fast, "--out", "run")
     assert "seed 0: 1 round (0 skipped)" in done.out
@@ -245,9 +245,9 @@ def test_help_names_the_scenario_that_is_played_by_default(cli: Cli) -> None:
 
 def test_a_run_that_ended_before_its_first_test_is_not_said_to_be_without_training(cli: Cli) -> None:
     assert cli("run", "--rounds", 5, "--set", "evaluation.every=10", "--out", "run", "--quiet").code == 0
-    told = cli("report", "run").out
-    assert "its model was not tested: evaluation.every is 10" in told
-    assert "Scheduling only" not in told
+    printed = cli("report", "run").out
+    assert "its model was not tested: evaluation.every is 10" in printed
+    assert "Scheduling only" not in printed
 
 
 TINY = ("run", "--no-training", "--rounds", "2", "--out", "run")
@@ -324,7 +324,7 @@ def test_a_trace_of_another_number_of_nodes_is_refused(cli: Cli) -> None:
     cli("run", "digits-5", "--no-training", "--loads", "a/rounds.jsonl").refused("3 nodes", "5")
 
 
-def test_a_folder_with_a_run_is_left_alone_unless_told_otherwise(cli: Cli, tmp_path: Path) -> None:
+def test_a_folder_with_a_run_is_left_alone_without_overwrite(cli: Cli, tmp_path: Path) -> None:
     assert cli(*TINY).code == 0
     before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     cli(*TINY, "--seed", 1, "--track", "tensorboard").refused(

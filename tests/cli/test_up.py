@@ -84,7 +84,7 @@ if file is not None:
     Orders._here, Hosting.load = lie, no_load
     Hosting.model_path = lambda hosting, digest: own
 """
-"""Site c takes no part, and tells the operator that the run has ended, with weights of its own making."""
+"""Site c takes no part, and reports to the operator that the run has ended, with weights of its own making."""
 
 
 def test_a_lying_site_neither_ends_a_live_run_nor_delivers_its_own_file(tmp_path: Path, process: Process) -> None:

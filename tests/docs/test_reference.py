@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,13 @@ def test_the_reference_of_settings_has_type_limits_default_and_meaning_of_a_key(
     assert (key, kind, default) == ("`partition.validation_share`", "number ≥ 0, < 1", "`0.1`")
     assert meaning.endswith(".")
     assert explanations(Scenario)["budget"].startswith("When a run ends")
+
+
+def test_the_reference_of_settings_names_types_in_the_words_of_toml() -> None:
+    rows = [line.split("|") for line in settings.reference().splitlines() if line.startswith("| `")]
+    kinds = {row[1].strip().strip("`"): row[3].strip() for row in rows}
+    assert kinds["balance"] == "`uniform`, `population` or table of: number > 0"
+    assert not [kind for kind in kinds.values() if re.search("dict|tuple|Literal|None|Path|Struct", kind)]
 
 
 def test_the_reference_of_commands_has_every_command_and_no_hidden_option() -> None:

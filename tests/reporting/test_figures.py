@@ -95,7 +95,7 @@ def drawn(run: Run) -> dict[str, Any]:
 
 
 def crowd(run: Run, nodes: int, labels: int) -> Run:
-    """The same run with so many nodes and labels, whose names are long."""
+    """The same run with more nodes and labels, whose names are long."""
     rows = [
         replace(
             row,

@@ -117,7 +117,7 @@ def test_plotly_accepts_every_figure(many: list[Run], tmp_path: Path) -> None:
             graph_objects.Figure(view["data"], view["layout"])
 
 
-def test_every_figure_is_told_in_words(many: list[Run], tmp_path: Path) -> None:
+def test_every_figure_is_described_in_words(many: list[Run], tmp_path: Path) -> None:
     html = page_of(many, tmp_path)
     outline = Outline(html)
     names = {attributes["id"] for _, attributes in outline.elements if "id" in attributes}

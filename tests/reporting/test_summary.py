@@ -242,7 +242,7 @@ def test_seconds_have_about_three_digits_that_count(value: float, text: str) -> 
 
 
 @pytest.mark.parametrize(("share", "text"), [(0.895, "89.5 %"), (0.904, "90.4 %"), (0.7, "70 %"), (1.0, "100 %")])
-def test_a_target_is_told_as_it_was_set(share: float, text: str) -> None:
+def test_a_target_is_written_as_it_was_set(share: float, text: str) -> None:
     assert percent(share) == text
 
 

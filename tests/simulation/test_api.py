@@ -27,7 +27,7 @@ def result() -> tramfl.Result:
     return tramfl.simulate("digits-5-uneven", rounds=12, targets=[0.5, 1.0], seed=2)
 
 
-def test_a_result_tells_when_a_target_was_reached(result: tramfl.Result) -> None:
+def test_a_result_says_when_a_target_was_reached(result: tramfl.Result) -> None:
     seconds = result.seconds_to(0.5)
     assert seconds == result.summary.seconds_to_target["0.5"]
     assert seconds is not None

@@ -72,7 +72,7 @@ def test_the_judge_is_asked_for_the_targets_that_are_still_open() -> None:
     assert judge.asked == [(0.2, 0.4), (0.2, 0.4), (0.4,), (0.4,)]
 
 
-def test_a_model_is_tested_after_every_so_many_trained_rounds_only() -> None:
+def test_a_model_is_tested_after_every_nth_trained_round_only() -> None:
     base = scenario(rounds=12)
     experiment, judge = judged(replace(base, evaluation=replace(base.evaluation, every=3)))
     trained = [row for row in experiment.rows if row.node is not None]

@@ -221,7 +221,7 @@ def test_rows_have_what_was_reported_and_what_was_so() -> None:
     assert all(row.actual is msgspec.UNSET for row in rows_of("load-aware", 3, kind="ar1"))
 
 
-def test_an_outlook_tells_loads_that_last_from_draws() -> None:
+def test_an_outlook_distinguishes_loads_that_last_from_draws() -> None:
     def persistence(**loads: Any) -> float:
         settings = LoadModel(**loads)
         clock = RoundClock(load_source(settings, 3, 0), COST)

@@ -28,7 +28,7 @@ def links(loads: RoundLoads) -> list[float]:
 
 
 def shares(settings: LoadModel, rounds: int) -> tuple[np.ndarray, np.ndarray]:
-    """u_i^k and u_ij^k over so many rounds."""
+    """u_i^k and u_ij^k over this many rounds."""
     source = load_source(settings, NODES, seed=3)
     drawn = [source.at(k) for k in range(1, rounds + 1)]
     return np.array([d.flops for d in drawn]) / 10e12, np.array([links(d) for d in drawn]) / 200e6
@@ -85,7 +85,7 @@ def test_constant_loads_are_all_a_node_has_in_every_round() -> None:
 
 
 @pytest.mark.parametrize("memory", [0.0, 0.5, 0.9])
-def test_a_persistent_load_remembers_as_much_as_it_was_told_to(memory: float) -> None:
+def test_a_persistent_load_remembers_as_much_as_its_setting_says(memory: float) -> None:
     for drawn in shares(LoadModel(kind="ar1", memory=memory), 4000):
         lagged = np.corrcoef(drawn[:-1].ravel(), drawn[1:].ravel())[0, 1]
         # The rank correlation of normal numbers is a little below their own: (6 / pi) asin(r / 2).

@@ -98,7 +98,7 @@ def test_an_interrupted_run_counts_as_killed_in_mlflow(
     assert query(store, "select status from runs") == [("KILLED",)]
 
 
-def test_a_store_that_does_not_work_is_told_in_one_sentence(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_does_not_work_is_named_in_one_sentence(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "carrier-pigeon://roof")
     cli(*RUN, "--no-training", "--track", "mlflow").refused("--track mlflow", "MLFLOW_TRACKING_URI")
 

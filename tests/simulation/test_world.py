@@ -64,7 +64,7 @@ def test_the_papers_scenarios_take_the_seconds_that_the_equations_say(name: str,
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_whoever_trained_holds_the_model_in_the_next_round(name: str) -> None:
+def test_the_node_that_trained_holds_the_model_in_the_next_round(name: str) -> None:
     rows = play(name)
     for before, after in itertools.pairwise(rows):
         assert after.holder == (before.holder if before.node is None else before.node)

@@ -22,6 +22,7 @@ from tramfl.cli.options import (
     NoTrainingOption,
     QuietOption,
     SetOption,
+    TargetOption,
     limited,
     scenario_of,
     targets_from,
@@ -74,9 +75,7 @@ def compare(
     ] = False,
     jobs: JobsOption = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Stop every run after this many rounds.")] = None,
-    target: Annotated[
-        str | None, typer.Option(help="Values of budget.metric (accuracy) to reach, e.g. 0.7,0.9.")
-    ] = None,
+    target: TargetOption = None,
     set_: SetOption = None,
     app: AppOption = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write (default: runs/compare).")] = None,

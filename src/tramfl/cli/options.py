@@ -28,6 +28,13 @@ ScenarioArgument = Annotated[
     str | None,
     typer.Argument(metavar="SCENARIO", help=f"A scenario's name, or a .toml file (default: {DEFAULT})."),
 ]
+PolicyOption = Annotated[
+    str | None, typer.Option("--policy", help="Who decides: load-aware, random, time-first, ...")
+]
+RoundsOption = Annotated[int | None, typer.Option("--rounds", min=1, help="Stop after this many rounds.")]
+TargetOption = Annotated[
+    str | None, typer.Option("--target", help="Values of budget.metric (accuracy) to reach, e.g. 0.7,0.9.")
+]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the scenario, e.g. training.batch_size=64."),

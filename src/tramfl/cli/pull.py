@@ -37,10 +37,11 @@ def pull(
         async with operator(file, insecure) as hand:
             from tramfl.runtime.operator import collecting
 
-            return *await collecting.pull(hand, out, overwrite=overwrite, readout=readout), hand.bad_rows
+            found = await collecting.pull(hand, out, overwrite=overwrite, readout=readout)
+            return *found, [*hand.bad_rows, *hand.unread_trails]
 
-    status, folder, summary, bad = run(work)
-    for sentence in bad:
+    status, folder, summary, lacking = run(work)
+    for sentence in lacking:
         print(f"tramfl: {sentence}", file=sys.stderr)
     record, model = status.record, status.model
     assert record is not None

@@ -18,9 +18,12 @@ from tramfl.cli.options import (
     Format,
     FormatOption,
     NoTrainingOption,
+    PolicyOption,
     QuietOption,
+    RoundsOption,
     ScenarioArgument,
     SetOption,
+    TargetOption,
     changed,
     limited,
     method_of,
@@ -47,15 +50,13 @@ ROUNDS_WITHOUT_TRAINING = 200
 
 def run(
     scenario: ScenarioArgument = None,
-    policy: Annotated[str | None, typer.Option(help="Who decides: load-aware, random, time-first, ...")] = None,
+    policy: PolicyOption = None,
     method: Annotated[
         str | None, typer.Option(help="A policy, or another name that tramfl methods lists, with all its settings.")
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same run.")] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Stop after this many rounds.")] = None,
-    target: Annotated[
-        str | None, typer.Option(help="Values of budget.metric (accuracy) to reach, e.g. 0.7,0.9.")
-    ] = None,
+    rounds: RoundsOption = None,
+    target: TargetOption = None,
     set_: SetOption = None,
     app: AppOption = None,
     loads: Annotated[Path | None, typer.Option(help="Replay the loads of a recorded rounds.jsonl.")] = None,

@@ -123,11 +123,13 @@ def _print_rejections(console: Console, found: FederationStatus) -> None:
 
 
 def _print_oddities(console: Console, found: FederationStatus) -> None:
-    """Sites that others leave out for a while, that were started at two places, or whose certificate was revoked."""
+    """Sites that are left out, were started at two places or have a revoked certificate; weights that no site has."""
     for site in found.sites:
         for name, until in (site.report.left_out if site.report is not None else {}).items():
             console.print(f"{site.site} leaves {name} out until round {until:,} at least: it failed.", markup=False)
     unsigned = (UNSIGNED,) if found.unsigned else ()
+    if (missing := found.missing_weights) is not None:
+        console.print(missing, markup=False, soft_wrap=True)
     for sentence in (*found.twins, *found.revocations, *unsigned):
         console.print(sentence, markup=False, soft_wrap=True)
 

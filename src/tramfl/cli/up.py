@@ -23,9 +23,12 @@ from tramfl.cli.options import (
     DataDirOption,
     Format,
     FormatOption,
+    PolicyOption,
     QuietOption,
+    RoundsOption,
     ScenarioArgument,
     SetOption,
+    TargetOption,
     changed,
     targets_from,
 )
@@ -47,12 +50,10 @@ NODE = (sys.executable, "-P", "-c", "from tramfl.cli import main; main()", "node
 def up(
     scenario: ScenarioArgument = None,
     sites: Annotated[int, typer.Option(min=1, max=100, help="How many sites.")] = 5,
-    policy: Annotated[str | None, typer.Option(help="Who decides: load-aware, random, time-first, ...")] = None,
+    policy: PolicyOption = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same first model.")] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Stop after this many rounds.")] = None,
-    target: Annotated[
-        str | None, typer.Option(help="Values of budget.metric (accuracy) to reach, e.g. 0.7,0.9.")
-    ] = None,
+    rounds: RoundsOption = None,
+    target: TargetOption = None,
     set_: SetOption = None,
     app: AppOption = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write (default: runs/up-SCENARIO-POLICY-SEED).")] = None,

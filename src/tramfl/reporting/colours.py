@@ -1,8 +1,8 @@
 """One look per policy, the same on every page and in every figure.
 
-The colours are those of Okabe and Ito, which people with any common colour blindness tell apart. Line
-style and marker differ too, so that a print in grey still reads. Black and yellow are left out: one
-vanishes on a dark page, the other on a light one.
+The colours are those of Okabe and Ito, which people with any common colour blindness can distinguish. Line
+styles differ too, and on pages the markers, so that a print in grey still reads. Black and yellow are
+left out: one vanishes on a dark page, the other on a light one.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ class Look(NamedTuple):
     """Matplotlib's line style, the same pattern."""
     symbol: str
     """Plotly's name of the marker."""
-    marker: str
-    """Matplotlib's marker, the same shape."""
 
 
 SOLID, DASHED, DOTTED, DASH_DOT, LONG, LONG_DOT = (
@@ -35,38 +33,38 @@ SOLID, DASHED, DOTTED, DASH_DOT, LONG, LONG_DOT = (
     ("longdashdot", (0, (8, 3, 1, 3))),
 )
 KNOWN = {
-    "load-aware": Look("#0072B2", *SOLID, "circle", "o"),
-    "random": Look("#D55E00", *DOTTED, "x", "x"),
-    "time-first": Look("#009E73", *DASHED, "square", "s"),
-    "variance-first": Look("#E69F00", *DASH_DOT, "triangle-up", "^"),
-    "tram": Look("#CC79A7", *LONG, "diamond", "D"),
+    "load-aware": Look("#0072B2", *SOLID, "circle"),
+    "random": Look("#D55E00", *DOTTED, "x"),
+    "time-first": Look("#009E73", *DASHED, "square"),
+    "variance-first": Look("#E69F00", *DASH_DOT, "triangle-up"),
+    "tram": Look("#CC79A7", *LONG, "diamond"),
 }
 FAMILIES = {
-    "express": Look("#56B4E9", *SOLID, "pentagon", "p"),
-    "fedavg": Look("#D55E00", *SOLID, "hexagon", "h"),
-    "fedavg-m-of-n": Look("#D55E00", *DASHED, "hexagon", "h"),
-    "fedavg-beside": Look("#D55E00", *DASH_DOT, "hexagon", "h"),
-    "fedprox": Look("#D55E00", *LONG, "hexagon", "h"),
-    "gossip": Look("#009E73", *SOLID, "triangle-down", "v"),
-    "gossip-async": Look("#009E73", *DOTTED, "triangle-down", "v"),
-    "gossip-m-of-n": Look("#009E73", *LONG_DOT, "triangle-down", "v"),
-    "gossip-pairs": Look("#009E73", *LONG, "triangle-down", "v"),
-    "gossip-ring": Look("#009E73", *DASH_DOT, "triangle-down", "v"),
-    "feddc": Look("#E69F00", *SOLID, "triangle-left", "<"),
-    "feddc-load-aware": Look("#E69F00", *DASHED, "triangle-left", "<"),
-    "pdmm": Look("#CC79A7", *SOLID, "triangle-right", ">"),
-    "admm": Look("#CC79A7", *DASHED, "triangle-right", ">"),
-    "cmfd": Look("#7F7F7F", *SOLID, "star", "*"),
-    "cyclic": Look("#7F7F7F", *LONG_DOT, "star", "*"),
+    "express": Look("#56B4E9", *SOLID, "pentagon"),
+    "fedavg": Look("#D55E00", *SOLID, "hexagon"),
+    "fedavg-m-of-n": Look("#D55E00", *DASHED, "hexagon"),
+    "fedavg-beside": Look("#D55E00", *DASH_DOT, "hexagon"),
+    "fedprox": Look("#D55E00", *LONG, "hexagon"),
+    "gossip": Look("#009E73", *SOLID, "triangle-down"),
+    "gossip-async": Look("#009E73", *DOTTED, "triangle-down"),
+    "gossip-m-of-n": Look("#009E73", *LONG_DOT, "triangle-down"),
+    "gossip-pairs": Look("#009E73", *LONG, "triangle-down"),
+    "gossip-ring": Look("#009E73", *DASH_DOT, "triangle-down"),
+    "feddc": Look("#E69F00", *SOLID, "triangle-left"),
+    "feddc-load-aware": Look("#E69F00", *DASHED, "triangle-left"),
+    "pdmm": Look("#CC79A7", *SOLID, "triangle-right"),
+    "admm": Look("#CC79A7", *DASHED, "triangle-right"),
+    "cmfd": Look("#7F7F7F", *SOLID, "star"),
+    "cyclic": Look("#7F7F7F", *LONG_DOT, "star"),
 }
 """Methods of one family have one colour; they differ in their lines, from each other and from the policies."""
 REMAINING = tuple(
-    Look(colour, *style, *mark)
+    Look(colour, *style, symbol)
     for style in (SOLID, DASHED, DASH_DOT, DOTTED)
-    for colour, mark in (("#56B4E9", ("pentagon", "p")), ("#7F7F7F", ("star", "*")))
+    for colour, symbol in (("#56B4E9", "pentagon"), ("#7F7F7F", "star"))
 )
 COMPUTE, TRANSFER, WAITING, LOST, OVERHEAD = "#33608C", "#7FA7C9", "#C9CED6", "#B5525C", "#E8D9B5"
-"""Where the time went; the first three are ordered by lightness, so that grey print tells them apart."""
+"""Where the time went; the first three are ordered by lightness, so that they differ in grey print."""
 
 
 def in_order(policies: Iterable[str]) -> list[str]:

@@ -32,7 +32,7 @@ PARTS = (
     ("Lost to failures", LOST, "#FFFFFF"),
     ("Overhead", OVERHEAD, "#1B1F24"),
 )
-"""Where time goes, with the colour of its bar and of the text upon it."""
+"""Where time goes, with the colour of its bar and of the text on it."""
 MOST_IN_WORDS = 8
 """Lines whose ends a caption lists; of more, the tables above the figures have them."""
 ALWAYS_SHOWN = ("Compute", "Transfer", "Waiting")

@@ -1,7 +1,7 @@
 """One interactive figure of the page as plain values for plotly.js, and the parts that figures have in common.
 
 Plain values rather than `plotly.graph_objects`: they take no second to import and carry no template.
-Colours of text and grid are the page's business, since they follow its light or dark scheme.
+The page sets the colours of text and grid, since they follow its light or dark scheme.
 """
 
 from __future__ import annotations

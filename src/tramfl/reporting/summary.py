@@ -57,7 +57,7 @@ class TargetTime(_OfTarget):
     reached: int
     seeds: int
     wins: bool
-    """Whether no other policy was faster; only where every seed reached it and there was somebody to beat."""
+    """Whether no other policy was faster; only where every seed reached it and there is another policy."""
     kind: Kind = "first"
     metric: str = ACCURACY
     """What the target is of ..."""

@@ -95,7 +95,7 @@ def _untested(runs: Sequence[Run]) -> str:
 
 
 def _of_race(times: Sequence[TargetTime], runs: Sequence[Run]) -> str:
-    """The hardest target that anybody reached decides; harder ones that nobody reached are named."""
+    """The hardest target that a policy reached decides; harder ones that none reached are named."""
     aims, of_time = in_order_of_difficulty(time.aim for time in times)[::-1], _of_time(runs)
     top = next((aim for aim in aims if any(time.reached for time in times if time.aim == aim)), None)
     if top is None:

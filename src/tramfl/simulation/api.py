@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -151,16 +151,10 @@ def simulate(
     `overwrite` replaces it. An interrupt leaves the folder ready to be resumed. `observe` is called with every row
     and ends the run if it returns True. `progress` shows a bar; by default only in a notebook.
     """
-    if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
-        raise BadInput(f"threads = {threads!r}: give a whole number of at least 1, or None for PyTorch's own choice.")
-    if observe is not None and not callable(observe):
-        raise BadInput(f"observe is a {type(observe).__name__}; give a function that takes a row.")
-    base = scenario if isinstance(scenario, Scenario) else scenario_from(str(scenario or DEFAULT))
-    if method is not None:
-        if policy is not None:
-            raise BadInput("every policy is a method of its own name: give one of policy and method.")
-        base = with_method(base, method_named(method))
-    given = (("policy", policy), ("loads", loads), ("data", data), ("model", model), ("app", app))
+    _check_arguments(threads, observe)
+    objects = {"policy": policy, "loads": loads, "data": data, "model": model, "app": app}
+    given = {kind: thing for kind, thing in objects.items() if thing is not None}
+    base = _base(scenario, policy, method)
     arguments = {
         "policy": policy if isinstance(policy, str) or policy is None else reference_to(policy) or _name(policy),
         "app": app if isinstance(app, str) else None,
@@ -169,44 +163,22 @@ def simulate(
         "budget.targets": _targets(targets),
     }
     changes = [*by_key(settings or {}), *arguments.items()]
-    asked = changed(base, changes)
-    brought = own_app(app, asked)
-    brought = replace(
-        brought,
-        model=brought.model if model is None else model,
-        data=brought.data if data is None else data,
-    )
-    data = brought.dataset(data_dir=Path(data_dir) if data_dir else None, seed=asked.seed)
-    if data is not None:
-        brought = replace(brought, data=data, balance=None)
-    if train and brought.model is not None and not isinstance(scenario, Scenario) and is_named(str(scenario or "")):
-        base = charging_own_model(base)
-    if scenario is None and (app is not None or data is not None):
-        base = changed(base, [("name", app_name(app if isinstance(app, str) else brought))])
-    found = changed(base, [*_keys_of(brought), *changes])
     folder = Path(out) if out is not None else None
-    own = {
-        kind: described(thing)
-        for kind, thing in given
-        if thing is not None and not isinstance(thing, str) and (kind != "policy" or reference_to(thing) is None)
-    }
-    again = None
-    if isinstance(scenario, str | Path) and Path(scenario).name == CONFIG_FILE:
-        again = Path(scenario).parent
-        check_own(RunFolder(again), [kind for kind, thing in given if thing is not None])
+    place = Path(data_dir) if data_dir else None
+    brought = _brought(changed(base, changes), app, model, data, place)
+    found = _played(scenario, base, changes, app, brought, train)
     request = Request(
-        again=again,
-        own=own,
-        data=None if data is None else fingerprint(data),
+        again=_again(scenario, given),
+        own=_own(given),
+        data=None if brought.data is None else fingerprint(brought.data),
         scenario=found,
         out=folder,
         train=train,
         resume=resume,
         overwrite=overwrite,
-        data_dir=Path(data_dir) if data_dir else None,
+        data_dir=place,
         threads=threads,
     )
-
     bar = _Bar(found, progress)
 
     def tell(experiment: Playing, row: Row) -> None:
@@ -225,6 +197,65 @@ def simulate(
     held = tuple(map(tuple, setting.held.tolist()))
     network = partial(setting.learner.module, experiment.weights) if isinstance(setting.learner, HasModule) else None
     return Result(found, experiment.summary(), tuple(experiment.rows), setting.labels, held, folder, network)
+
+
+def _check_arguments(threads: Any, observe: Any) -> None:
+    if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
+        raise BadInput(f"threads = {threads!r}: give a whole number of at least 1, or None for PyTorch's own choice.")
+    if observe is not None and not callable(observe):
+        raise BadInput(f"observe is a {type(observe).__name__}; give a function that takes a row.")
+
+
+def _base(scenario: str | Path | Scenario | None, policy: object, method: str | None) -> Scenario:
+    """The scenario that a caller named, with a method's settings, before any other change."""
+    base = scenario if isinstance(scenario, Scenario) else scenario_from(str(scenario or DEFAULT))
+    if method is None:
+        return base
+    if policy is not None:
+        raise BadInput("every policy is a method of its own name: give one of policy and method.")
+    return with_method(base, method_named(method))
+
+
+def _brought(asked: Scenario, app: App | str | None, model: Any, data: Any, data_dir: Path | None) -> App:
+    """The app that a run is played with, its data loaded; `model` and `data` come before the app's own."""
+    found = own_app(app, asked)
+    found = replace(found, model=found.model if model is None else model, data=found.data if data is None else data)
+    loaded = found.dataset(data_dir=data_dir, seed=asked.seed)
+    return found if loaded is None else replace(found, data=loaded, balance=None)
+
+
+def _played(
+    scenario: str | Path | Scenario | None,
+    base: Scenario,
+    changes: Sequence[tuple[str, Any]],
+    app: App | str | None,
+    brought: App,
+    train: bool,
+) -> Scenario:
+    """The scenario that is played: the base, what the app brings, then the caller's changes."""
+    if train and brought.model is not None and not isinstance(scenario, Scenario) and is_named(str(scenario or "")):
+        base = charging_own_model(base)
+    if scenario is None and (app is not None or brought.data is not None):
+        base = changed(base, [("name", app_name(app if isinstance(app, str) else brought))])
+    return changed(base, [*_keys_of(brought), *changes])
+
+
+def _again(scenario: str | Path | Scenario | None, given: Collection[str]) -> Path | None:
+    """The folder whose config.toml is played again; BadInput where its run had objects that are not given."""
+    if not isinstance(scenario, str | Path) or Path(scenario).name != CONFIG_FILE:
+        return None
+    folder = Path(scenario).parent
+    check_own(RunFolder(folder), given)
+    return folder
+
+
+def _own(given: Mapping[str, Any]) -> dict[str, str]:
+    """The caller's objects that no scenario can name, as the record describes them."""
+    return {
+        kind: described(thing)
+        for kind, thing in given.items()
+        if not isinstance(thing, str) and (kind != "policy" or reference_to(thing) is None)
+    }
 
 
 @runtime_checkable

@@ -293,7 +293,7 @@ class Experiment(Playing):
         return Saved(newest) if learner.tests_newest else Saved(learner.delivered(self.weights, about), newest)
 
     def _stop_if_stuck(self) -> None:
-        """End a run in which no later round can train: who holds what does not change, nor do the samples used."""
+        """End a run in which no later round can train: neither the nodes' data nor the samples used will change."""
         stuck = getattr(self._policy, "stuck", None)
         if self.reached.skipped and self._all_report and stuck is not None:
             self.stopped = stuck(self.reached.tally.ledger, self.setting.held)

@@ -35,7 +35,7 @@ Observe = Callable[[Playing, Row], None]
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """A run that somebody wants."""
+    """A run to play: its scenario and where its record goes."""
 
     scenario: Scenario
     out: Path | None = None

@@ -1,15 +1,15 @@
 """Carries out a method's steps: which value lies where, when it is there, and what must be computed.
 
 Values have numbers here and nothing else: a step makes new ones, and notes the work that they stand for. A learner
-does the work when the round is known, under names that follow from the numbers. Where a schedule is played alone or a
-run is taken up again nobody does it, and it is not noted.
+does the work when the round is known, under names that follow from the numbers. Where a schedule is played alone, or
+a run is taken up again, there is no work to do, and none is noted.
 
 A node computes one thing at a time; a link carries one transfer at a time in each direction; links do not share
 anything. A step begins when all that it needs is there. Every moment carries the seconds of computing and of sending
 on the longest way to it, so that a round's time splits into the two.
 
 A full mesh of 100 nodes has 9,900 transfers a round. So the transfers of a `Mix` or `Cross` are timed as arrays with
-one entry a link, and become moments only where somebody asks for them. Variables are kept by name and then by place:
+one entry a link, and become moments only where a caller asks for them. Variables are kept by name and then by place:
 the same name changes at many places together.
 """
 
@@ -126,7 +126,7 @@ class Stage:
         self._drawn = [(0,) * held.shape[1]] * len(held)
         """Samples of each label that each node has used."""
         self.notes_work = True
-        """Whether somebody does the work."""
+        """Whether a learner does the work, so that it must be noted."""
         self.work: list[Work] = []
         """What must be computed, in order; the caller empties it."""
         self._seen, self._seen_made = {0}, 0
@@ -437,7 +437,7 @@ def _latest(own: Sequence[Moment], receiver: Places, ends: Reals) -> list[Moment
     """Of every node the last moment of its own and of the transfers to it."""
     found: list[list[float]] = []
     mine, theirs = np.ones(len(own), dtype=np.bool_), np.ones(len(receiver), dtype=np.bool_)
-    # Moments that are the last so far are told apart by the next of their three numbers.
+    # Of moments that are the last so far, the next of their three numbers decides.
     for part, sent in zip(_columns(own), ends, strict=True):
         last = np.where(mine, part, -math.inf)
         np.maximum.at(last, receiver[theirs], sent[theirs])

@@ -29,7 +29,7 @@ def watching(source: Source, **options: Any) -> Iterator[Dashboard]:
         yield dashboard
     finally:
         dashboard.stop()
-        thread.join(10)
+        thread.join()
         dashboard.close()
 
 

@@ -213,7 +213,7 @@ def test_a_finished_run_is_replayed(make_run: MakeRun, watch: Watch, tab: Window
     window = tab().open(watch(make_run(rounds=30)).url)
     window.until("document.getElementById('status').textContent === 'Finished' && tramfl.state().at === 30")
     assert not window.state("playing")
-    window.page.get_by_label("Speed").select_option("1")
+    window.page.get_by_label("Speed").select_option("0.1")  # slow: the whole run would take a minute and a half
     window.page.get_by_role("button", name="Play").click()
     window.until("tramfl.state().playing && tramfl.state().at > 0 && tramfl.state().at < 30")
     window.page.get_by_role("button", name="Pause").click()
@@ -313,7 +313,7 @@ def test_at_rest_the_site_that_the_tram_is_at_is_the_holder_and_no_other(
     assert window.text("#sites").count("50.0 Mbit/s") == 3
     texts = "[...document.querySelectorAll('#map text')].map(text => text.textContent)"
     assert [text for text in window.get(texts) if text.endswith("the model")] == ["sent the model", "has the model"]
-    # A round earlier the next one has told the links of the site that the model is at.
+    # A round earlier the next one has shown the links of the site that the model is at.
     window.page.get_by_role("button", name="One round back").click()
     window.until("document.getElementById('link-head').textContent === 'Link from holder'")
 
@@ -346,7 +346,7 @@ def test_with_reduced_motion_the_tram_leaps(make_run: MakeRun, watch: Watch, tab
     assert len(places) <= 3  # at the first stop, between the two, at the second
 
 
-def test_a_dead_site_looks_dead_and_a_takeover_is_told(make_run: MakeRun, watch: Watch, tab: Window) -> None:
+def test_a_dead_site_looks_dead_and_a_takeover_is_logged(make_run: MakeRun, watch: Watch, tab: Window) -> None:
     folder = make_run(rounds=20)
     write_rows(folder, with_takeover(rows_of(folder), at=12))
     window = tab().open(watch(folder).url)
@@ -358,10 +358,10 @@ def test_a_dead_site_looks_dead_and_a_takeover_is_told(make_run: MakeRun, watch:
     assert window.page.locator("#map g.dead").count() == 1
     assert window.text("#sites tr.dead").startswith(f"node {LOST}")
     assert "does not report" in window.text("#sites tr.dead")
-    told = window.page.locator("#log li").first.inner_text()
-    assert f"Node {LOST} no longer reports." in told
-    assert re.search(rf"Takeover: node \d took the model over from node {LOST} \(epoch 2\)\.", told)
-    assert "2 rounds were lost and are done again." in told
+    logged = window.page.locator("#log li").first.inner_text()
+    assert f"Node {LOST} no longer reports." in logged
+    assert re.search(rf"Takeover: node \d took the model over from node {LOST} \(epoch 2\)\.", logged)
+    assert "2 rounds were lost and are done again." in logged
     assert window.page.locator("#log li.undone").count() == 2
     assert f"node {LOST} does not report" in window.get("document.querySelector('#map title').textContent")
 
@@ -383,7 +383,9 @@ def test_hostile_text_in_a_run_file_stays_text(make_run: MakeRun, watch: Watch, 
     assert not window.get(SIDEWAYS)
 
 
-def test_a_broken_line_is_told_and_what_came_before_is_shown(make_run: MakeRun, watch: Watch, tab: Window) -> None:
+def test_a_broken_line_is_reported_and_what_came_before_is_shown(
+    make_run: MakeRun, watch: Watch, tab: Window
+) -> None:
     folder = make_run(rounds=4)
     with (folder / ROUNDS_FILE).open("ab") as file:
         file.write(b"<script>alert(1)</script>\n")

@@ -26,7 +26,7 @@ def all_rows(source: FolderSource) -> list[int]:
     return found
 
 
-def test_a_finished_run_is_told_as_its_files_say(make_run: MakeRun) -> None:
+def test_a_finished_run_is_shown_as_its_files_say(make_run: MakeRun) -> None:
     source = FolderSource(make_run(rounds=4, variance_limit=50.0))
     now = source.now()
     assert (now.title, now.policy, now.seed, now.status, now.clock) == (
@@ -138,10 +138,10 @@ def test_watching_never_locks_the_folder(make_run: MakeRun) -> None:
     assert source.now().status == "finished"
 
 
-def test_a_run_that_was_killed_is_told_from_one_that_goes_on(make_run: MakeRun) -> None:
+def test_a_run_that_was_killed_is_distinguished_from_one_that_goes_on(make_run: MakeRun) -> None:
     folder = make_run(rounds=3, summary=False)
     source = FolderSource(folder)
-    assert source.now().status == "running"  # the file is fresh, and not every system tells locks
+    assert source.now().status == "running"  # the file is fresh, and not every system shows locks
     os.utime(folder / ROUNDS_FILE, (1, 1))
     assert source.now().status == "stopped"
 
@@ -165,7 +165,7 @@ def test_a_run_that_could_not_go_on_is_shown_with_the_reason(make_run: MakeRun) 
     assert (now.status, now.message) == ("stopped", "The run was stopped: every S* is 0.")
 
 
-def test_real_time_is_told(make_run: MakeRun) -> None:
+def test_real_time_is_shown(make_run: MakeRun) -> None:
     names = ["north", "south", "west", "east", "centre"]
     now = FolderSource(make_run(rounds=1, resolved={"clock": "real", "sites": names})).now()
     assert now.clock == "real"
@@ -176,7 +176,7 @@ def test_real_time_is_told(make_run: MakeRun) -> None:
     ("line", "words"),
     [(b"{]\n", "line 3, is not a round's row"), (b'{"round": 3}\n', "line 3"), (b"\xff\xfe\n", "line 3")],
 )
-def test_a_line_that_is_no_row_is_told_and_ends_the_rows(make_run: MakeRun, line: bytes, words: str) -> None:
+def test_a_line_that_is_no_row_is_reported_and_ends_the_rows(make_run: MakeRun, line: bytes, words: str) -> None:
     folder = make_run(rounds=2)
     with (folder / ROUNDS_FILE).open("ab") as file:
         file.write(line)
@@ -185,7 +185,7 @@ def test_a_line_that_is_no_row_is_told_and_ends_the_rows(make_run: MakeRun, line
     assert words in source.now().message
 
 
-def test_a_row_of_other_nodes_is_told_and_ends_the_rows(make_run: MakeRun) -> None:
+def test_a_row_of_other_nodes_is_reported_and_ends_the_rows(make_run: MakeRun) -> None:
     folder = make_run(rounds=2)
     append(folder, [replace(rows_of(folder)[-1], node=7)])
     source = FolderSource(folder)

@@ -104,7 +104,7 @@
     displaylogo: false, responsive: true,
     displayModeBar: matchMedia("(hover: hover)").matches ? "hover" : false,
     modeBarButtons: [["toImage", "zoom2d", "pan2d", "autoScale2d", "resetScale2d"]],
-    // plotly.js offers to upload a chart unless told otherwise; a report stays where it is.
+    // plotly.js offers to upload a chart unless this is set; a report stays where it is.
     showSendToCloud: false, plotlyServerURL: "",
   };
   const chosen = {}, modes = {}; // by scenario: the run looked into, and what is shown behind the means

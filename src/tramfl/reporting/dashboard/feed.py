@@ -1,6 +1,6 @@
 """One source, many watchers: what has changed since a watcher last heard.
 
-The source is looked at only while somebody waits, and never by two threads at once.
+The source is looked at only while a watcher waits, and never by two threads at once.
 """
 
 from __future__ import annotations

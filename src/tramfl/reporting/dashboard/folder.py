@@ -17,7 +17,7 @@ from tramfl.record import CONFIG_FILE, Now, Resolved, Row, RowTail, RunFolder, R
 from tramfl.reporting.summary import regret_text
 
 FRESH_SECONDS = 10.0
-"""A file changed less long ago is taken for one that somebody is writing, where locks do not tell."""
+"""A file changed less long ago counts as one that a process is writing, where the system shows no locks."""
 
 Stamp = tuple[int, int, int]
 """What changes when a file is replaced: device, inode, and time of the last change."""

@@ -12,7 +12,7 @@ class Source(Protocol):
     """Something to watch; called by one thread at a time."""
 
     def now(self) -> Now:
-        """The run at this moment; called a few times a second while somebody watches."""
+        """The run at this moment; called a few times a second while a page is open."""
         ...
 
     def rows(self, after: int) -> Sequence[Row]:

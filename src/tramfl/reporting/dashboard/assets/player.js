@@ -9,7 +9,7 @@ class Player {
     this.playing = false;
     this.following = true; // the end of the run, as it grows
     this.speed = 1;
-    this.chosen = false; // whether somebody chose the speed
+    this.chosen = false; // whether the user chose the speed
   }
   reset() { Object.assign(this, { at: 0, playing: false, following: true, chosen: false }); }
   // A speed at which a typical round can be seen.

@@ -1,4 +1,4 @@
-// ---- scene.js: what is going on at one moment, whatever tells it ---------------------------------------------
+// ---- scene.js: what is going on at one moment, whatever its source -------------------------------------------
 // A scene is all that the map, the card and the table show: { round, phase, progress, holder, from, to, doing[],
 // alive[], flops[], bandwidth[], what, more, row }.
 const GATHER = 0.12; // of a round on screen: gathering takes no time in a simulation
@@ -97,7 +97,7 @@ function sceneOfSeveral(run, row, share, resting) {
     clock: resting ? row.total : row.total - row.duration + spent, scores,
     trams: moving.length ? moving : row.flops.map((_, node) => ({ from: node, to: node })) };
 }
-const MOST_TRAMS = 60; // moving at once: more cannot be told apart
+const MOST_TRAMS = 60; // moving at once: the eye cannot follow more
 
 const partsOf = (row) => [["sending", row.transfer], ["training", row.compute], ["waiting", row.idle], ["lost", row.lost],
   ["overhead", row.overhead]];
