@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field as part
@@ -154,6 +155,12 @@ class LinkMeter:
         if link is None or rate is None or other_traffic is None:
             return rate
         return max(rate - max(0.0, other_traffic - link.traffic), rate / 2)
+
+    def usual_bandwidth(self) -> float | None:
+        """The median b_ij of the links from here that are known: a guess for another; None where none is known."""
+        rates = [self._rate(link) for (_, direction), link in self._links.items() if direction == "to"]
+        known = [rate for rate in rates if rate is not None]
+        return statistics.median(known) if known else None
 
     def latency(self, peer: str, direction: Direction = "to") -> float:
         """Seconds of a hop that do not depend on the model's size, as far as known."""

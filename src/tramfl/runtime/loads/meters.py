@@ -62,6 +62,10 @@ class Meters:
         """bit/s of a hop to or from another site, beside the traffic of others; None where it is not known."""
         return self._links.bandwidth(site, direction, self._machine.traffic() if direction == "to" else None)
 
+    def usual_bandwidth(self) -> float | None:
+        """The median bit/s of the links from here that are known; None where none is."""
+        return self._links.usual_bandwidth()
+
     def has_carried(self, site: str, direction: Direction = "to") -> bool:
         """Whether a model has crossed the link in this direction."""
         return self._links.has_carried(site, direction)

@@ -169,7 +169,7 @@ class Parts:
         for work in (
             keep_lease(self._member, self._meters.read_machine, self.reporter.note_twin),
             self._following.follow(),
-            self._services.calibrate(),
+            self._services.probes.calibrate(),
             self._scorer.work(),
             self._finished.stop_all(self._status),
         ):

@@ -7,7 +7,7 @@ import contextlib
 import datetime
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -24,51 +24,11 @@ from tramfl.runtime.site.availability import Availability
 from tramfl.runtime.site.lease import superseded
 from tramfl.runtime.site.life import Tasks
 from tramfl.runtime.site.member import Member
+from tramfl.runtime.site.probes import Probes, RightOfWay
 from tramfl.runtime.site.status import FinishedRuns
 from tramfl.runtime.training import Judgement, NewWeights, Scorer, WorkFailed, Workshop
-from tramfl.runtime.transport import Busy, Refusal, Unreachable
+from tramfl.runtime.transport import Refusal, Unreachable
 from tramfl.runtime.wire import CHUNK_BYTES, AskLoad, Consignment, Load, Order
-
-PROBE_SECONDS = 3.0
-"""A trial of a link takes no longer; on most links it takes one second or less."""
-CALIBRATE_SECONDS = 1.0
-"""Between two looks for a link to probe."""
-RETRY_SECONDS = 15.0
-"""Before a site that could not be probed is probed again."""
-
-
-class RightOfWay:
-    """Who goes first on this site's line.
-
-    Background copies wait while the model itself travels, for the hop was predicted for a line of its own, and while
-    a probe measures such a line.
-    """
-
-    def __init__(self) -> None:
-        self._ahead = 0
-        self._free = asyncio.Event()
-        self._free.set()
-
-    @property
-    def is_free(self) -> bool:
-        """Whether a copy may go on."""
-        return self._free.is_set()
-
-    async def free(self) -> None:
-        """Wait until nobody goes first."""
-        await self._free.wait()
-
-    @contextlib.contextmanager
-    def first(self) -> Iterator[None]:
-        """Go first meanwhile; several may."""
-        self._ahead += 1
-        self._free.clear()
-        try:
-            yield
-        finally:
-            self._ahead -= 1
-            if self._ahead == 0:
-                self._free.set()
 
 
 class Services:
@@ -91,10 +51,8 @@ class Services:
         self._scorer, self._finished, self._tasks = scorer, finished, tasks
         self._looks_ahead, self._availability = looks_ahead, availability
         self.judgement = Judgement(member.scenario.accept)
-        self._probing = asyncio.Lock()
         self._way = RightOfWay()
-        self._hops = 0
-        """How many this site has begun to send."""
+        self.probes = Probes(member.roster, member.site.file.site, member.peers.probe, meters, self._way)
         self._clocks = PeerClocks()
 
     def own_load(self) -> float:
@@ -121,44 +79,12 @@ class Services:
         # What that site measured of models from here is better than a probe, and own transfers are better than both.
         bandwidth = own if self._meters.has_carried(site) else load.bandwidth or own
         if bandwidth is None:
-            await self.probe(node, seconds - (time.monotonic() - began))
-            bandwidth = self._meters.bandwidth(site)
-        if bandwidth is None:
-            raise Unreachable(f"the bandwidth to {site} is not known yet")
+            bandwidth = await self.probes.bandwidth(node, seconds - (time.monotonic() - began))
         return load, bandwidth
 
     def bandwidth_from(self, node: NodeId) -> float | None:
         """bit/s of models from another site to this one; None where none has come yet."""
         return self._meters.bandwidth(self._member.names[node], "from")
-
-    async def probe(self, node: NodeId, seconds: float = PROBE_SECONDS) -> None:
-        """Try the link to a site, one link at a time and ahead of copies. Raises Refusal or Unreachable."""
-        hops = self._hops
-        try:
-            async with asyncio.timeout(max(0.05, seconds)), self._probing:
-                with self._meters.moving(), self._way.first():
-                    began = time.monotonic()
-                    bandwidth, latency = await self._member.peers.probe(node, PROBE_SECONDS)
-        except (TimeoutError, Busy):
-            raise Unreachable(f"{self._member.names[node]} could not be probed in time") from None
-        if self._hops > hops:
-            raise Unreachable(f"the probe of {self._member.names[node]} shared the line with a hop")
-        self._meters.probed(self._member.names[node], bandwidth, latency, began)
-
-    async def calibrate(self) -> None:
-        """Probe links that have been quiet for long, while nothing else uses them."""
-        failed: dict[str, float] = {}
-        while True:
-            await asyncio.sleep(CALIBRATE_SECONDS)
-            now, names = time.monotonic(), self._member.names
-            others = [name for node, name in enumerate(names) if node != self._member.me]
-            site = self._meters.due([name for name in others if now - failed.get(name, -math.inf) > RETRY_SECONDS])
-            if site is None or self._meters.is_moving:
-                continue
-            try:
-                await self.probe(names.index(site))
-            except (Unreachable, Refusal):
-                failed[site] = now
 
     async def send(
         self,
@@ -187,7 +113,7 @@ class Services:
 
         crossing: Crossing | None = None
         watch = None if assignment is None else asyncio.create_task(_watch(passage, slowed))
-        self._hops += assignment is not None
+        self._way.hops += assignment is not None
         with self._meters.moving(), contextlib.nullcontext() if watch is None else self._way.first():
             try:
                 turn = let_others_pass if assignment is None else None
