@@ -279,6 +279,7 @@ def test_the_tram_glides_from_site_to_site_while_the_model_is_sent(
     # At 10 x the page shows 5 s of gathering, then a hop of 36 s, which a busy machine sees, too; 1000 x ends it.
     write_rows(folder, [slow_hop(row, seconds=400.0) for row in rows_of(folder)])
     window = tab().open(watch(folder).url)
+    window.until("tramfl.state().rows === 2")
     window.page.get_by_label("Speed").select_option("10")
     window.page.get_by_role("button", name="Play").click()
     window.until("document.getElementById('now-what').textContent === 'Node 0 sends the model to node 1.'")
@@ -337,6 +338,7 @@ def test_with_reduced_motion_the_tram_leaps(make_run: MakeRun, watch: Watch, tab
     folder = make_run(rounds=2)
     write_rows(folder, [slow_hop(row) for row in rows_of(folder)])
     window = tab(reduced_motion="reduce").open(watch(folder).url)
+    window.until("tramfl.state().rows === 2")
     window.page.get_by_label("Speed").select_option("10")
     window.page.get_by_role("button", name="Play").click()
     places = set()
@@ -562,6 +564,7 @@ def test_at_a_hundred_sites_the_tram_stays_inside_the_map(watch: Watch, tab: Win
     (row,) = rows_of(folder)
     write_rows(folder, [replace(row, holder=0, node=0, samples=(1, *(0,) * 9))])
     window = tab(1440, 900).open(watch(folder).url)
+    window.until("tramfl.state().rows === 1")
     assert window.page.locator("#map .tile").count() == 100
     top = "selector => document.querySelector(selector).getBoundingClientRect().top"
     assert window.page.evaluate(top, "#map .tram") >= window.page.evaluate(top, "#map svg")
@@ -591,6 +594,7 @@ def test_the_table_of_sites_fits_a_phone_whatever_it_says(make_run: MakeRun, wat
     counts = (1234, *(0,) * 9)
     write_rows(folder, [replace(row, holder=0, node=2, samples=counts, used=counts)])
     window = tab(390, 844, has_touch=True).open(watch(folder).url)
+    window.until("tramfl.state().rows === 1")
     assert "sent the model" in window.text("#sites")
     assert "1,234 (100 %)" in window.text("#sites")
     assert not window.get("(e => e.scrollWidth > e.clientWidth)(document.querySelector('.sites .scroll'))")

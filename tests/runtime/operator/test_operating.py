@@ -87,6 +87,26 @@ def test_a_trail_comes_whole_in_short_answers_and_one_that_is_not_given_is_named
     assert unread == ["the audit trail of birch was not read: the message is too large."]
 
 
+def test_a_member_that_is_removed_is_the_last_that_is_asked_to_do_it() -> None:
+    asked: list[NodeId] = []
+
+    class Busy(Sites):
+        async def order(self, node: NodeId, order: Order, seconds: float) -> OrderResult:
+            if order.what == "status":
+                return await super().order(node, order, seconds)
+            asked.append(node)
+            raise Unreachable("it is gone")
+
+    async def work() -> None:
+        hand = Operator(federation(("ash", "birch")), "operator", None)
+        hand._peers = Busy([record_of(OLD)], None)  # type: ignore[assignment]
+        with pytest.raises(BadInput, match="it is gone"):
+            await hand.order(Order("remove-member", site="ash"))
+
+    asyncio.run(work())
+    assert asked == [1, 0]
+
+
 def test_weights_that_a_run_has_left_behind_are_not_asked_for_again(tmp_path: Path) -> None:
     sites = Sites([record_of(OLD), record_of(OLD), record_of(NEW)], given=NEW)
     stale = tmp_path / f"model.{OLD[:12]}.part"

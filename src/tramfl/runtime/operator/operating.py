@@ -129,7 +129,8 @@ class Operator:
             reasons = "; ".join(f"{s.site}: {s.why_not}" for s in status.sites)
             raise BadInput(f"no site of {self.federation.file.name!r} answers ({reasons}).")
         why = ""
-        for node in status.trusted:
+        # A member that is removed ends, perhaps before it has answered: it is asked last.
+        for node in sorted(status.trusted, key=lambda node: status.name_of(node) == order.site):
             try:
                 answer = await self._peers.order(node, order, seconds)
             except (Unreachable, Refusal) as error:

@@ -314,7 +314,7 @@ function drawPlayer(scene, done) {
 }
 
 const CHARTS_EVERY = 120; // milliseconds
-let chartKey = "", chartsAt = -1e9;
+let chartKey = "", chartsAt = -1e9, drawn = 0; // drawn: how many rounds the page shows
 function draw(at) {
   frame = 0;
   const begun = performance.now();
@@ -339,6 +339,7 @@ function draw(at) {
   }
   sayNewest(end, at);
   dirty = false;
+  drawn = run.length;
   const spent = performance.now() - begun;
   cost.frames += 1;
   cost.spent += spent;
@@ -404,7 +405,7 @@ const resized = new ResizeObserver(() => {
 for (const place of [$("map"), ...document.querySelectorAll("canvas")]) resized.observe(place);
 
 // For benchmarks and the curious; reading it changes nothing.
-window.tramfl = { cost, state: () => ({ rows: run.length, at: player.at, playing: player.playing, following: player.following,
+window.tramfl = { cost, state: () => ({ rows: drawn, at: player.at, playing: player.playing, following: player.following,
   speed: player.speed, status: run.now.status, contact, run: run.now.run }) };
 describe();
 listen();
