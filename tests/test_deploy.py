@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Cli
-from tramfl.config import is_loopback
+from tramfl.hosts import is_loopback
 from tramfl.runtime.log_events import EVENTS
 from tramfl.runtime.registers.opening import open_register
 from tramfl.runtime.settings import SiteSettings, read_site

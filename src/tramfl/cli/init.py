@@ -13,7 +13,7 @@ import typer
 from msgspec.structs import replace
 
 from tramfl.cli.options import Format, FormatOption
-from tramfl.config import is_loopback
+from tramfl.hosts import is_loopback
 from tramfl.notation import BadInput
 from tramfl.runtime.settings import RegisterSettings, SiteEntry, host_and_port
 from tramfl.simulation.scenarios import scenario_for_sites

@@ -22,7 +22,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
-from tramfl.config import is_loopback
+from tramfl.hosts import is_loopback
 from tramfl.notation import BadInput
 from tramfl.reporting.dashboard.feed import Feed
 from tramfl.reporting.dashboard.page import page

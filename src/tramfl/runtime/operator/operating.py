@@ -13,7 +13,8 @@ from pathlib import Path
 import msgspec
 
 from tramfl.circulation.custody import Entry, Status
-from tramfl.config import is_loopback, read_toml
+from tramfl.config import read_toml
+from tramfl.hosts import is_loopback
 from tramfl.notation import BadInput, Digest, NodeId
 from tramfl.record import AuditEntry, Row, gathered, in_columns, sound_entry
 from tramfl.runtime.operator.agreeing import Agreement, View, agreed

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from tramfl.config import is_loopback
+from tramfl.hosts import is_loopback
 from tramfl.notation import BadInput
 from tramfl.runtime.registers.contract import Register
 from tramfl.runtime.registers.etcd import EtcdRegister

@@ -7,7 +7,7 @@ import contextlib
 import ssl
 from types import TracebackType
 
-from tramfl.config import is_loopback
+from tramfl.hosts import is_loopback
 from tramfl.notation import BadInput
 from tramfl.runtime.settings import host_and_port
 from tramfl.runtime.site.member import Member

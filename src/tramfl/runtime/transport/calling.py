@@ -16,7 +16,7 @@ import grpc
 from msgspec import Struct
 
 from tramfl.circulation.custody import Entry
-from tramfl.config import is_loopback
+from tramfl.hosts import is_loopback
 from tramfl.notation import Digest, NodeId
 from tramfl.runtime.roster import Roster
 from tramfl.runtime.transport.credentials import Credentials

@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from tramfl.config import is_loopback
+from tramfl.hosts import is_loopback
 from tramfl.notation import BadInput
 from tramfl.runtime.journal import Log
 from tramfl.runtime.roster import Roster
