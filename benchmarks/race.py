@@ -1,11 +1,13 @@
 """The races of docs/methods.md: every method in the four layouts, travelling ones also as the grid tuned them.
 
     python -m benchmarks.race OUT [--dataset digits] [--layouts 3,5] [--seeds 3] [--methods a,b] [--set key=value...]
+                              [--untuned]
 
 `tramfl methods` has the settings that the grid (`benchmarks/methods.py`) chose for methods in which every node keeps
 a model. Travelling ones keep the paper's learning rate and V there; here each of them runs a second time with the
-learning rate and V that the grid chose for it on seed 100, as multiples of the scenario's. Prints, for every layout,
-time and traffic to each target, and accuracy at equal time and traffic. Runs lie in OUT, and a second call goes on.
+learning rate and V that the grid chose for it on seed 100, as multiples of the scenario's, unless --untuned. Prints,
+for every layout, time and traffic to each target, and accuracy at equal time and traffic. Runs lie in OUT, and a
+second call goes on.
 """
 
 from __future__ import annotations
@@ -31,15 +33,15 @@ TUNED = {"load-aware": (0.3, 4.0), "express": (1.0, 4.0)}
 """What the grid chose for a travelling model: its learning rate and V over the scenario's."""
 
 
-def entrants(base: Scenario, methods: list[str]) -> Iterator[tuple[str, Scenario]]:
-    """Every method by its name in the table, and how it is played."""
+def entrants(base: Scenario, methods: list[str], *, tuned: bool) -> Iterator[tuple[str, Scenario]]:
+    """Every method by its name in the table, and how it is played; travelling ones a second time where `tuned`."""
     for name in methods:
         yield name, with_method(base, method_named(name))
-        if name in TUNED:
+        if tuned and name in TUNED:
             rate, limit = TUNED[name]
             training = structs.replace(base.training, learning_rate=rate * base.training.learning_rate)
-            tuned = structs.replace(base, training=training, variance_limit=limit * base.variance_limit)
-            yield f"{name}, tuned", with_method(tuned, method_named(name))
+            other = structs.replace(base, training=training, variance_limit=limit * base.variance_limit)
+            yield f"{name}, tuned", with_method(other, method_named(name))
 
 
 def run_of(name: str, scenario: Scenario, out: Path, data_dir: Path | None) -> Run:
@@ -60,6 +62,7 @@ def main() -> None:
     parser.add_argument("--layouts", default=",".join(LAYOUTS))
     parser.add_argument("--seeds", default="3")
     parser.add_argument("--methods", default=METHODS)
+    parser.add_argument("--untuned", action="store_true", help="only the scenario's settings for travelling methods")
     parser.add_argument("--set", action="append", metavar="KEY=VALUE", help="change a key of every scenario")
     parser.add_argument("--data-dir", type=Path)
     chosen = parser.parse_args()
@@ -69,7 +72,7 @@ def main() -> None:
         runs = [
             run_of(name, structs.replace(scenario, seed=seed), chosen.out, chosen.data_dir)
             for seed in seeds_from(chosen.seeds)
-            for name, scenario in entrants(base, chosen.methods.split(","))
+            for name, scenario in entrants(base, chosen.methods.split(","), tuned=not chosen.untuned)
         ]
         print(race_tables(runs), end="", flush=True)
 
