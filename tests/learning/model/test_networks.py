@@ -7,7 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from tramfl.learning.model.networks import MnistCnn, ResNet18, build_network, network_for
+from tramfl.learning.model.networks import (
+    NETWORKS,
+    MnistCnn,
+    ResNet18,
+    build_network,
+    network_for,
+    outputs_in_parts,
+    outputs_of,
+)
 from tramfl.learning.model.weights import to_bytes
 from tramfl.notation import BadInput
 
@@ -148,3 +156,22 @@ def test_an_unknown_network_is_answered_with_the_known_ones() -> None:
         build_network("vgg", classes=10, input_shape=(1, 8, 8), seed=0)
     with pytest.raises(BadInput, match="6 x 6 or more, not 5 x 9"):
         build_network("mnist-cnn", classes=10, input_shape=(1, 5, 9), seed=0)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("samples", [1, 50, 51, 105, 250])
+def test_a_test_in_parts_gives_the_bits_of_the_whole_batch(name: str, samples: int) -> None:
+    shape = {"digits-mlp": (1, 8, 8), "mnist-cnn": (1, 28, 28), "resnet18": (3, 32, 32)}[name]
+    network = build_network(name, classes=10, input_shape=shape, seed=3).eval()
+    inputs = torch.randn(samples, *shape, generator=torch.Generator().manual_seed(samples))
+    with torch.inference_mode():
+        assert torch.equal(outputs_in_parts(network, inputs), outputs_of(network, inputs))
+
+
+def test_a_users_own_network_is_tested_on_whole_batches() -> None:
+    class Ranks(nn.Module):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return inputs - inputs.mean(0)
+
+    inputs = torch.arange(120.0).reshape(60, 2)
+    assert torch.equal(outputs_in_parts(Ranks(), inputs), inputs - inputs.mean(0))

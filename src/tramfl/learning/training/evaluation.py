@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tramfl.config import ACCURACY, LOSS
 from tramfl.draws import generator
 from tramfl.learning.chance import Purpose
-from tramfl.learning.model.networks import outputs_of
+from tramfl.learning.model.networks import outputs_in_parts
 from tramfl.learning.training.metrics import Direction, Metric, value_of
 from tramfl.learning.training.samples import Samples
 from tramfl.learning.training.task import Task
@@ -166,7 +166,7 @@ def measure(
     network.eval()
     with torch.inference_mode():
         for inputs, targets in samples.batches(chosen, _TEST_BATCH):
-            outputs = outputs_of(network, inputs)
+            outputs = outputs_in_parts(network, inputs)
             right = right + _right(outputs, targets) if task.classifies and right is not None else None
             more = task.test_loss(outputs, targets)
             loss = None if loss is None or more is None else loss + more

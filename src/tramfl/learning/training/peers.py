@@ -24,7 +24,7 @@ from tramfl.learning.app import App
 from tramfl.learning.chance import Purpose
 from tramfl.learning.data.own import AnyData
 from tramfl.learning.data.partition import NodeShare
-from tramfl.learning.model.networks import outputs_of
+from tramfl.learning.model.networks import outputs_in_parts, outputs_of
 from tramfl.learning.model.weights import about as about_file
 from tramfl.learning.model.weights import from_bytes, to_bytes
 from tramfl.learning.seeding import drawing_from
@@ -228,7 +228,8 @@ class PeerLearner(Learner):
         self._put(self._values[digest].tensors)
         self._network.eval()
         with torch.inference_mode():
-            found = [outputs_of(self._network, inputs).softmax(1) for inputs, _ in samples.batches(chosen, _BATCH)]
+            batches = samples.batches(chosen, _BATCH)
+            found = [outputs_in_parts(self._network, inputs).softmax(1) for inputs, _ in batches]
         return torch.cat(found).clone()
 
     def _distilled(self, item: Distilling) -> list[Tensor]:
