@@ -314,7 +314,8 @@ function drawPlayer(scene, done) {
 }
 
 const CHARTS_EVERY = 120; // milliseconds
-let chartKey = "", chartsAt = -1e9, drawn = 0; // drawn: how many rounds the page shows
+let chartKey = "", chartsAt = -1e9;
+let shown = { rows: 0, at: 0, playing: false, following: false }; // what the page shows: a key or a click moves the player first
 function draw(at) {
   frame = 0;
   const begun = performance.now();
@@ -339,7 +340,7 @@ function draw(at) {
   }
   sayNewest(end, at);
   dirty = false;
-  drawn = run.length;
+  shown = { rows: run.length, at: player.at, playing: player.playing, following: player.following };
   const spent = performance.now() - begun;
   cost.frames += 1;
   cost.spent += spent;
@@ -405,7 +406,6 @@ const resized = new ResizeObserver(() => {
 for (const place of [$("map"), ...document.querySelectorAll("canvas")]) resized.observe(place);
 
 // For benchmarks and the curious; reading it changes nothing.
-window.tramfl = { cost, state: () => ({ rows: drawn, at: player.at, playing: player.playing, following: player.following,
-  speed: player.speed, status: run.now.status, contact, run: run.now.run }) };
+window.tramfl = { cost, state: () => ({ ...shown, speed: player.speed, status: run.now.status, contact, run: run.now.run }) };
 describe();
 listen();
