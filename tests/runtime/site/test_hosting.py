@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.runtime.sites import ignore, played
+from tests.runtime.hostile import SCENARIO
+from tests.runtime.sites import SECONDS, ignore, played
 from tests.runtime.together import Together
 from tramfl.circulation.phases import Assignment, Offer
 from tramfl.notation import Decision, Loads
@@ -17,7 +18,7 @@ from tramfl.runtime.operator.operating import site_credentials
 from tramfl.runtime.roster import Roster
 from tramfl.runtime.settings import read_site
 from tramfl.runtime.transport import Peers, TransferRefused
-from tramfl.runtime.wire import Consignment, Order
+from tramfl.runtime.wire import AskLoad, Consignment, Order
 
 
 @played
@@ -78,3 +79,21 @@ async def test_a_model_comes_from_the_records_holder_for_the_records_round_and_w
         await refused(holder, assigned(decision=replace(decision, samples=(1 << 40,) * 10)), "samples")
         assert {path.name for path in (state / "runs").rglob("*")} == stored
         assert (await sites.record()) == record
+
+
+@played
+async def test_a_site_learns_the_link_from_another_by_hops_and_not_by_copies(tmp_path: Path) -> None:
+    """A copy stops for hops and probes: a link would seem half as fast as it is."""
+    scenario = replace(SCENARIO, policy="time-first")
+    async with Together(tmp_path / "f", sites=2, lease_seconds=60.0, scenario=scenario).begun(rounds=6) as sites:
+        await sites.hand.order(Order("pause"))
+        status = await sites.status(lambda seen: seen.rests)
+        record = status.record
+        assert record is not None
+        hops = {(row.holder, row.node) for row in await sites.hand.rows(status)}
+        for asks, answers in ((0, 1), (1, 0)):
+            site = read_site(founding.site_folder(sites.folder, sites.names[asks]) / founding.SITE_FILE)
+            peers = Peers(Roster(site.federation), sites.names[asks], site_credentials(site, False))
+            load = await peers.load(answers, AskLoad(record.run, record.round + 1), SECONDS)
+            await peers.close()
+            assert (load.bandwidth is not None) == ((asks, answers) in hops)

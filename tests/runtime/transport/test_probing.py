@@ -58,3 +58,46 @@ async def test_a_probe_that_is_too_large_is_refused(tmp_path: Path) -> None:
                 async with peers._errors(1):
                     await call.read()
         assert len(trial.log.refusals()) == 1
+
+
+class SlowLink:
+    """A call whose frames lie in a buffer and arrive one after the other."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._line: asyncio.Queue[bytes] = asyncio.Queue()
+        self._echoes: asyncio.Queue[bytes] = asyncio.Queue()
+        self.under_way = 0
+        self._carrier = asyncio.create_task(self._carry())
+
+    async def write(self, frame: bytes) -> None:
+        self.under_way += len(frame)
+        self._line.put_nowait(frame)
+
+    async def read(self) -> bytes:
+        return await self._echoes.get()
+
+    async def _carry(self) -> None:
+        while True:
+            frame = await self._line.get()
+            await asyncio.sleep(self._seconds if frame else 0)
+            self.under_way -= len(frame)
+            self._echoes.put_nowait(b"")
+
+
+@played
+async def test_a_trial_leaves_nothing_on_the_line_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "TRIAL_SECONDS", 0.2)
+    monkeypatch.setattr(probing, "DRAIN_SECONDS", SECONDS)
+    link = SlowLink(0.01)
+    bandwidth, _ = await probing.try_link(link)
+    assert link.under_way == 0
+    assert bandwidth > 0
+
+
+@played
+async def test_a_trial_ends_where_nothing_arrives_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "TRIAL_SECONDS", 0.1)
+    monkeypatch.setattr(probing, "DRAIN_SECONDS", 0.1)
+    bandwidth, _ = await probing.try_link(SlowLink(3600.0))
+    assert 0 < bandwidth <= 8 * FRAME_BYTES / 0.2

@@ -134,7 +134,8 @@ class Hosting:
             return Refused(_not_in(consignment.run))
         if wrong := await self._without_reference(peer, staged):
             return Refused(wrong)
-        if seconds > 0:  # 0 where the weights were here already
+        # 0 s where the weights were here already. A copy stops for hops and probes, so its time says nothing.
+        if seconds > 0 and consignment.offer.assignment is not None:
             crossing = Crossing(8.0 * consignment.size, seconds, latency=None)
             self._meters.moved(self._member.names[peer], "from", crossing)
         if (reason := await self._services.objection_to_arrival(staged, consignment.offer.round)) is not None:

@@ -19,7 +19,7 @@ from tramfl.runtime.roster import Roster
 from tramfl.runtime.transport import Busy, Unreachable
 
 PROBE_SECONDS = 3.0
-"""A trial of a link takes no longer; on most links it takes one second or less."""
+"""A trial of a link takes no longer; on most links it takes two seconds or less."""
 BUSY_SECONDS = 0.25
 """Before a site that was busy with something else is tried again."""
 CALIBRATE_SECONDS = 1.0

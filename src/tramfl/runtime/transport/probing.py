@@ -2,13 +2,13 @@
 
 The caller streams frames, and the site echoes an empty message for each frame that has arrived. So the times of the
 echoes are those of the receiver, one way back later. The first part of a trial is left out: there TCP still finds out
-how fast it may send.
+how fast it may send. A trial ends when all that it has sent has arrived: as much may be under way as it has measured,
+and the next trial would share the line with it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +20,8 @@ MOST_BYTES = 8 << 20
 """Of one trial."""
 TRIAL_SECONDS = 0.8
 """Long enough for TCP to reach 200 Mbit/s over 80 ms there and back."""
+DRAIN_SECONDS = 1.0
+"""A trial waits no longer for what is still under way; it is at most as much as has arrived."""
 SETTLED = 2 / 3
 """The part of a trial's time that is left out."""
 BUSY = b"busy"
@@ -60,26 +62,38 @@ async def try_link(call: Any) -> tuple[float, float]:
             arrivals.append((time.monotonic(), arrivals[-1][1] + FRAME_BYTES))
             arrived.set()
 
-    listening = asyncio.create_task(listen())
-    listening.add_done_callback(lambda _: arrived.set())
-    try:
+    async def pump() -> None:
+        nonlocal sent
         frame = bytes(FRAME_BYTES)  # zeros will do, since nothing on the way compresses
         deadline = began + TRIAL_SECONDS + there_and_back
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(asyncio.get_running_loop().time() + deadline - time.monotonic()):
-                while arrivals[-1][1] < MOST_BYTES and not listening.done():
-                    # What is under way is at most as much as has arrived: it grows as TCP's own window does.
-                    if sent < MOST_BYTES and sent - arrivals[-1][1] <= arrivals[-1][1] + FRAME_BYTES:
-                        await call.write(frame)
-                        sent += FRAME_BYTES
-                    else:
-                        arrived.clear()
-                        await arrived.wait()
+        while time.monotonic() < deadline and arrivals[-1][1] < MOST_BYTES:
+            # What is under way is at most as much as has arrived: it grows as TCP's own window does.
+            if sent < MOST_BYTES and sent - arrivals[-1][1] <= arrivals[-1][1] + FRAME_BYTES:
+                await call.write(frame)
+                sent += FRAME_BYTES
+            else:
+                await next_arrival()
+        while arrivals[-1][1] < sent:
+            await next_arrival()
+
+    async def next_arrival() -> None:
+        arrived.clear()
+        await arrived.wait()
+
+    tasks = listening, pumping = asyncio.create_task(listen()), asyncio.create_task(pump())
+    limit = TRIAL_SECONDS + DRAIN_SECONDS + there_and_back
+    try:
+        await asyncio.wait(tasks, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        if pumping.done() and pumping.exception() is not None:
+            # The site has ended the call; its last echo says why.
+            await asyncio.wait((listening,), timeout=DRAIN_SECONDS)
     finally:
-        listening.cancel()
-        await asyncio.gather(listening, return_exceptions=True)
-    if listening.done() and not listening.cancelled() and (error := listening.exception()) is not None:
-        raise error
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+    for error in results:
+        if isinstance(error, Exception):
+            raise error
     if len(arrivals) == 1:
         # Not one frame arrived in the time: it is slower than this.
         return 8 * FRAME_BYTES / (time.monotonic() - began), there_and_back
