@@ -32,7 +32,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from tramfl.circulation.custody import first_record
+from tramfl.circulation.custody import first_record, numbered
 from tramfl.circulation.phases import Copy, Offer
 from tramfl.notation import Digest, NodeId
 from tramfl.runtime.registers.contract import ABSENT
@@ -217,7 +217,7 @@ async def hops(folder: Path, repeats: int) -> tuple[list[float], list[float]]:
         peers = Peers(Roster(federation(site.recv())), "from", credentials(folder, "from"))
         register = SqliteRegister(folder / "register.sqlite", "from", lease_seconds=3600.0)
         await register.join()
-        held = await register.swap(ABSENT, first_record("benchmark", 0, digest, (0,), labels=10))
+        held = await register.swap(ABSENT, first_record("benchmark", 0, digest, (0,), labels=10, members=numbered(2)))
         raw = socket.create_connection(("127.0.0.1", plain.recv()))
         with _context(folder, "from", ssl.Purpose.SERVER_AUTH).wrap_socket(raw, server_hostname="to") as connection:
             for ticket in range(repeats + 1):
