@@ -96,4 +96,4 @@ async def test_a_site_learns_the_link_from_another_by_hops_and_not_by_copies(tmp
             peers = Peers(Roster(site.federation), sites.names[asks], site_credentials(site, False))
             load = await peers.load(answers, AskLoad(record.run, record.round + 1), SECONDS)
             await peers.close()
-            assert (load.bandwidth is not None) == ((asks, answers) in hops)
+            assert load.bandwidth is None or (asks, answers) in hops
