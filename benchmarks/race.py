@@ -21,15 +21,20 @@ from msgspec import structs
 
 from tramfl.cli.options import changed
 from tramfl.config import Scenario
-from tramfl.methods import method_named, with_method
+from tramfl.methods import method_named, method_names, with_method
 from tramfl.reporting.race import race_tables
 from tramfl.reporting.runs import Run, load_run
 from tramfl.simulation.grid import finished, play_cell, seeds_from
 from tramfl.simulation.play import Request
 from tramfl.simulation.scenarios import LAYOUTS, scenario_named
 
-METHODS = "load-aware,express,fedavg,fedavg-m-of-n,gossip,gossip-async,feddc-load-aware,pdmm,cmfd"
-TUNED = {"load-aware": (0.3, 4.0), "express": (1.0, 4.0)}
+METHODS = [
+    "load-aware",
+    "express",
+    *(name for name in method_names() if "exchange.rule" in method_named(name).settings),
+]
+"""Unless others are named: the two that travel, and all in which every node keeps a model."""
+TUNED = {"load-aware": (0.3, 4.0), "express": (3.0, 0.25)}
 """What the grid chose for a travelling model: its learning rate and V over the scenario's."""
 
 
@@ -61,7 +66,7 @@ def main() -> None:
     parser.add_argument("--dataset", default="digits")
     parser.add_argument("--layouts", default=",".join(LAYOUTS))
     parser.add_argument("--seeds", default="3")
-    parser.add_argument("--methods", default=METHODS)
+    parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--untuned", action="store_true", help="only the scenario's settings for travelling methods")
     parser.add_argument("--set", action="append", metavar="KEY=VALUE", help="change a key of every scenario")
     parser.add_argument("--data-dir", type=Path)

@@ -76,7 +76,7 @@ _METHODS: tuple[Method, ...] = (
     _kept("cyclic", "One model visits the nodes in turn, whatever their loads.", 2, 3.0, {"rule": "cyclic"}),
     _kept("gossip", "Nodes train, then all average with all others.", 32, 1.0, {"rule": "gossip"}),
     _kept(
-        "gossip-ring", "Nodes train, then mix with two neighbours.", 32, 1.0, {"rule": "gossip", "topology": "ring"}
+        "gossip-ring", "Nodes train, then mix with two neighbours.", 32, 3.0, {"rule": "gossip", "topology": "ring"}
     ),
     _kept(
         "gossip-pairs",
@@ -100,7 +100,7 @@ _METHODS: tuple[Method, ...] = (
         {"rule": "gossip-async"},
     ),
     _kept(
-        "feddc", "Models change places after every round and are averaged now and then.", 2, 3.0, {"rule": "feddc"}
+        "feddc", "Models change places after every round and are averaged now and then.", 8, 0.3, {"rule": "feddc"}
     ),
     _kept(
         "feddc-load-aware",
@@ -119,7 +119,7 @@ _METHODS: tuple[Method, ...] = (
     _kept(
         "admm",
         "Edge consensus whose duals move by half.",
-        32,
+        8,
         3.0,
         {"rule": "pdmm", "dual_update": "admm", "training.momentum": 0.0},
     ),
