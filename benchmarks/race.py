@@ -1,19 +1,24 @@
 """The races of docs/methods.md: every method in the four layouts, travelling ones also as the grid tuned them.
 
     python -m benchmarks.race OUT [--dataset digits] [--layouts 3,5] [--seeds 3] [--methods a,b] [--set key=value...]
-                              [--untuned]
+                              [--untuned] [--test-every SAMPLES] [--jobs N]
 
 `tramfl methods` has the settings that the grid (`benchmarks/methods.py`) chose for methods in which every node keeps
 a model. Travelling ones keep the paper's learning rate and V there; here each of them runs a second time with the
 learning rate and V that the grid chose for it on seed 100, as multiples of the scenario's, unless --untuned. Prints,
 for every layout, time and traffic to each target, and accuracy at equal time and traffic. Runs lie in OUT, and a
 second call goes on.
+
+With --test-every, a method in which every node keeps a model is tested after so many samples for each model that is
+tested, or after the next round where a round is longer: a test of ten models would otherwise take longer than many a
+round between two tests. Methods whose model travels are tested after every round, as the scenario says.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,9 +29,10 @@ from tramfl.config import Scenario
 from tramfl.methods import method_named, method_names, with_method
 from tramfl.reporting.race import race_tables
 from tramfl.reporting.runs import Run, load_run
-from tramfl.simulation.grid import finished, play_cell, seeds_from
+from tramfl.simulation.grid import finished, play_all, seeds_from
 from tramfl.simulation.play import Request
 from tramfl.simulation.scenarios import LAYOUTS, scenario_named
+from tramfl.simulation.setting import held_by_nodes
 
 METHODS = [
     "load-aware",
@@ -49,14 +55,33 @@ def entrants(base: Scenario, methods: list[str], *, tuned: bool) -> Iterator[tup
             yield f"{name}, tuned", with_method(other, method_named(name))
 
 
-def run_of(name: str, scenario: Scenario, out: Path, data_dir: Path | None) -> Run:
-    """One run, played if it is not there yet, under the name of its row."""
+def with_tests_every(scenario: Scenario, samples: int | None) -> Scenario:
+    """A method in which every node keeps a model, tested after so many samples for each model that is tested."""
+    exchange = scenario.exchange
+    if exchange is None or samples is None:
+        return scenario
+    nodes = len(held_by_nodes(scenario)[0])
+    one_model = exchange.rule in ("fedavg", "cyclic")
+    trainers = 1 if exchange.rule == "cyclic" else math.ceil(exchange.wait_for * nodes)
+    round_ = trainers * exchange.local_steps * scenario.training.batch_size
+    every = max(1, samples * (1 if one_model else nodes) // round_)
+    return structs.replace(scenario, evaluation=structs.replace(scenario.evaluation, every=every))
+
+
+def request_of(name: str, scenario: Scenario, out: Path, data_dir: Path | None) -> Request:
+    """What plays one run, in a folder that says which row of the table it is for."""
     folder = out / scenario.name / f"{name.replace(', ', '-')}-{scenario.seed}"
-    request = Request(scenario=scenario, out=folder, threads=1, keep_rows=False, data_dir=data_dir)
-    if finished(request) is None:
-        play_cell(request)
-    run = load_run(folder)
-    return replace(run, summary=structs.replace(run.summary, policy=name))
+    return Request(scenario=scenario, out=folder, threads=1, keep_rows=False, data_dir=data_dir)
+
+
+def table_of(named: Sequence[tuple[str, Request]]) -> str:
+    """The runs, each under the name of its row."""
+    runs: list[Run] = []
+    for name, request in named:
+        assert request.out is not None
+        run = load_run(request.out)
+        runs.append(replace(run, summary=structs.replace(run.summary, policy=name)))
+    return race_tables(runs)
 
 
 def main() -> None:
@@ -69,17 +94,26 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--untuned", action="store_true", help="only the scenario's settings for travelling methods")
     parser.add_argument("--set", action="append", metavar="KEY=VALUE", help="change a key of every scenario")
+    parser.add_argument("--test-every", type=int, metavar="SAMPLES", help="for each model that is tested")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
     parser.add_argument("--data-dir", type=Path)
     chosen = parser.parse_args()
     for layout in chosen.layouts.split(","):
         named = scenario_named(f"{chosen.dataset}-{layout}")
         base = changed(named, named.name, chosen.set)
-        runs = [
-            run_of(name, structs.replace(scenario, seed=seed), chosen.out, chosen.data_dir)
-            for seed in seeds_from(chosen.seeds)
+        entered = [
+            (name, with_tests_every(scenario, chosen.test_every))
             for name, scenario in entrants(base, chosen.methods.split(","), tuned=not chosen.untuned)
         ]
-        print(race_tables(runs), end="", flush=True)
+        requests = [
+            (name, request_of(name, structs.replace(scenario, seed=seed), chosen.out, chosen.data_dir))
+            for seed in seeds_from(chosen.seeds)
+            for name, scenario in entered
+        ]
+        missing = [request for _, request in requests if finished(request) is None]
+        for _ in play_all(missing, chosen.jobs):
+            pass
+        print(table_of(requests), end="", flush=True)
 
 
 if __name__ == "__main__":

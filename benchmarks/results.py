@@ -12,7 +12,8 @@ config.toml has them, its summary, and of every test, and of the last round, one
 Seconds, bits and samples are of the run up to that round. The loss has four digits, or all where the targets are of
 it. The tables are those of `tramfl.reporting`, made from these files instead of from folders. PLACE is
 `benchmarks/results` unless given; a folder in it, such as `benchmarks/results/slots`, keeps runs apart whose settings
-differ. Settings that are a path on the machine that played a run are kept as the file's name alone.
+differ. Settings that are a path on the machine that played a run are kept as the file's name alone. Runs that
+`benchmarks.retimed` made say in `tests` from which kept run their tests are.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec import structs
+from msgspec import UNSET, UnsetType, structs
 
 from tramfl.config import ACCURACY, LOSS
 from tramfl.notation import BadInput
@@ -58,6 +59,8 @@ class Kept(msgspec.Struct, frozen=True):
 
     config: dict[str, Any]
     summary: Summary
+    tests: str | UnsetType = UNSET
+    """The kept run whose tests these are, where only the clock or the links are others."""
 
 
 class Line(msgspec.Struct, frozen=True, array_like=True):
@@ -83,7 +86,7 @@ def keep(folders: Iterable[Path], place: Path, *, over: bool = False) -> list[Pa
     for folder in found:
         run = load_run(folder.path)
         file = place / run.scenario / f"{folder.path.name}{SUFFIX}"
-        content = kept(run, folder)
+        content = kept(run, _without_paths(read_config(folder.config)), _name(run, folder.path.name))
         if file.exists() and not over and _settings_in(file.read_bytes()) != _settings_in(content):
             raise BadInput(f"{file} is of a run with other settings; give another place with --into, or --over.")
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -101,17 +104,16 @@ def _finished_inside(folder: Path) -> list[RunFolder]:
     return ended
 
 
-def kept(run: Run, folder: RunFolder) -> bytes:
-    """What is kept of a run: the same bytes for the same run."""
+def kept(run: Run, config: dict[str, Any], name: str, tests: str | UnsetType = UNSET) -> bytes:
+    """What is kept of a run under its name in a table: the same bytes for the same run."""
     metric = run.measure.metric
     if metric not in (ACCURACY, LOSS):
-        raise BadInput(f"{folder.path}: its targets are of {metric}; only tests' accuracy and loss are kept.")
-    summary = structs.replace(run.summary, policy=_name(run, folder.path.name))
-    parts: list[Kept | Line] = [Kept(_without_paths(read_config(folder.config)), summary)]
+        raise BadInput(f"{run.folder}: its targets are of {metric}; only tests' accuracy and loss are kept.")
+    parts: list[Kept | Line] = [Kept(config, structs.replace(run.summary, policy=name), tests)]
     for row, bits in zip(run.rows, sent_bits(run).tolist(), strict=True):
         if row.is_tested or row is run.rows[-1]:
             loss = row.test_loss if metric == LOSS or row.test_loss is None else float(f"{row.test_loss:.4g}")
-            nodes = row.node if isinstance(row.trained, msgspec.UnsetType) else tuple(t.node for t in row.trained)
+            nodes = row.node if isinstance(row.trained, UnsetType) else tuple(t.node for t in row.trained)
             parts.append(Line(row.round, nodes, row.total_seconds, bits, sum(row.used), row.test_accuracy, loss))
     return b"".join(msgspec.json.encode(part) + b"\n" for part in parts)
 
@@ -150,14 +152,18 @@ def kept_runs(places: Iterable[Path]) -> list[Run]:
 
 def read_back(file: Path) -> Run:
     """A kept run, as far as tables need it: labels are counted together, and loads and candidates are not there."""
+    head, lines = read_parts(file)
+    settings, resolved = settings_to_show(head.config, str(file)), resolved_from(head.config, str(file))
+    return Run(file, settings, resolved, tuple(_rows(head, lines)), head.summary)
+
+
+def read_parts(file: Path) -> tuple[Kept, list[Line]]:
+    """The lines of a kept run."""
     try:
         first, *lines = file.read_bytes().splitlines()
-        head = msgspec.json.decode(first, type=Kept)
-        rows = tuple(_rows(head, [msgspec.json.decode(line, type=Line) for line in lines]))
+        return msgspec.json.decode(first, type=Kept), [msgspec.json.decode(line, type=Line) for line in lines]
     except (OSError, ValueError) as error:
         raise BadInput(f"{file} is not a kept run: {error}.") from None
-    settings, resolved = settings_to_show(head.config, str(file)), resolved_from(head.config, str(file))
-    return Run(file, settings, resolved, rows, head.summary)
 
 
 def _rows(head: Kept, lines: Sequence[Line]) -> Iterator[Row]:

@@ -6,8 +6,11 @@ import pytest
 from msgspec import structs
 
 import tramfl
+from benchmarks.race import with_tests_every
+from tramfl.methods import method_named, with_method
 from tramfl.reporting.race import race_tables
 from tramfl.reporting.runs import Run, load_run
+from tramfl.simulation.scenarios import scenario_named
 
 
 def played(method: str, folder: Path, accuracies: tuple[float, ...], reached: int | None) -> Run:
@@ -32,3 +35,20 @@ def test_a_race_shows_time_and_traffic_to_a_target_and_accuracy_after_as_much_of
     assert float(cells[2]) == pytest.approx(hops * ours.summary.cost.model_bits / 1e9, rel=0.01)
     other = next(line for line in lines if line.startswith("| gossip"))
     assert [cell.strip() for cell in other.strip("|").split("|")][1:3] == ["--", "--"]
+
+
+@pytest.mark.parametrize(
+    ("method", "every"),
+    [
+        ("load-aware", 1),  # a model that travels
+        ("fedavg", 1),  # a round of 5 x 32 batches is longer than the distance
+        ("cyclic", 15),  # 1,000 samples for one model, 64 a round
+        ("gossip-async", 15),  # 1,000 for each of five models, 5 x 64 a round
+        ("gossip-m-of-n", 1),
+        ("feddc", 3),  # 5 x 8 batches
+    ],
+)
+def test_tests_come_after_as_many_samples_for_each_model_that_is_tested(method: str, every: int) -> None:
+    scenario = with_method(scenario_named("mnist-5"), method_named(method))
+    assert with_tests_every(scenario, 1000).evaluation.every == every
+    assert with_tests_every(scenario, None) == scenario
