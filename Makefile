@@ -22,8 +22,8 @@ $(VENV)/system: scripts/system_parts.sh | $(VENV)/installed
 	sh scripts/system_parts.sh
 	@touch $@
 
-demo: $(VENV)/installed ## Race the four policies of the paper and the method express on the bundled digits data, and print where the report is
-	$(BIN)/tramfl compare digits-5-uneven --methods load-aware,random,time-first,variance-first,express --seeds 3 --out runs/demo --overwrite
+demo: $(VENV)/installed ## Race the four policies of the paper, express, federated averaging and gossip on the bundled digits data, and print where the report is
+	$(BIN)/tramfl compare digits-5-uneven --methods load-aware,random,time-first,variance-first,express,fedavg,gossip --seeds 3 --out runs/demo --overwrite
 
 test: $(VENV)/installed $(VENV)/system ## Run the tests, after installing the system parts they use
 	$(BIN)/python -m pytest -n $$(($$(nproc) + 2)) --dist loadfile --no-loadscope-reorder  # sites, etcd and browsers wait a third of the time; a federation or browser a file, the slow ones first

@@ -152,7 +152,18 @@ def test_a_policy_has_one_colour_all_over_the_page(make_run: MakeRun, tmp_path: 
     lines = {t["name"]: t["line"]["color"] for t in plots["s0-time"]["views"][0]["data"]}
     for name, view in zip(names, plots["s0-usage"]["views"], strict=True):
         assert view["data"][0]["marker"]["color"] == lines[name]
-        assert f'style="--colour:{lines[name]}" aria-hidden="true"></span>{name}<' in html
+        drawn = re.escape(f'stroke="{lines[name]}"')
+        assert re.search(rf'<svg class="swatch"[^>]*><path [^>]*{drawn}[^>]*></path></svg>{name}<', html)
+
+
+def test_methods_of_one_colour_have_lines_of_their_own_before_their_names(make_run: MakeRun, tmp_path: Path) -> None:
+    names = ["random", "fedavg", "fedavg-m-of-n", "fedavg-beside", "fedprox"]
+    html = page_of([load_run(make_run(name, policy=name)) for name in names], tmp_path)
+    lines = {
+        found[2]: found[1] for found in re.finditer(r'class="swatch"[^>]*><path ([^>]*)></path></svg>([^<]+)<', html)
+    }
+    assert lines.keys() == set(names)
+    assert len(set(lines.values())) == len(names)
 
 
 def test_a_page_for_one_run_lists_every_round_with_its_reason(one: Run, tmp_path: Path) -> None:

@@ -20,18 +20,21 @@ class Look(NamedTuple):
     """Plotly's name of the line style."""
     line: str | tuple[int, tuple[int, ...]]
     """Matplotlib's line style, the same pattern."""
+    dashes: str | None
+    """The same pattern in the short line before a name in a table of a page."""
     symbol: str
     """Plotly's name of the marker."""
 
 
-SOLID, DASHED, DOTTED, DASH_DOT, LONG, LONG_DOT = (
-    ("solid", "-"),
-    ("dash", "--"),
-    ("dot", ":"),
-    ("dashdot", "-."),
-    ("longdash", (0, (8, 3))),
-    ("longdashdot", (0, (8, 3, 1, 3))),
+STYLES: tuple[tuple[str, str | tuple[int, tuple[int, ...]], str | None], ...] = (
+    ("solid", "-", None),
+    ("dash", "--", "7 2.5"),
+    ("dot", ":", "2.5 2.5"),
+    ("dashdot", "-.", "9 2.5 3 2.5"),
+    ("longdash", (0, (8, 3)), "11.5 3"),
+    ("longdashdot", (0, (8, 3, 1, 3)), "14 3 3 3"),
 )
+SOLID, DASHED, DOTTED, DASH_DOT, LONG, LONG_DOT = STYLES
 KNOWN = {
     "load-aware": Look("#0072B2", *SOLID, "circle"),
     "random": Look("#D55E00", *DOTTED, "x"),

@@ -264,8 +264,9 @@ TOTALS: tuple[tuple[str, Callable[[Sequence[Summary]], str]], ...] = (
 
 
 def _policy(policy: str, looks: Looks) -> Html:
-    swatch = element("span", class_="swatch", style=f"--colour:{looks[policy].colour}", aria_hidden="true")
-    return together([swatch, policy])
+    look = looks[policy]
+    line = element("path", d="M0 5H26", stroke=look.colour, stroke_dasharray=look.dashes)
+    return together([element("svg", line, class_="swatch", viewBox="0 0 26 10", aria_hidden="true"), policy])
 
 
 def _figures(key: str, plots: Sequence[Plot], level: str) -> Html:
