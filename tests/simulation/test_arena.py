@@ -341,6 +341,18 @@ def test_the_test_set_is_never_shared(tmp_path: Path) -> None:
     assert row.sent_bits == 20 * 100 * 10 * 32
 
 
+@pytest.mark.parametrize("method", ["gossip", "gossip-async", "feddc", "pdmm", "cmfd"])
+def test_only_what_an_interrupt_may_go_back_to_stays_in_memory(method: str) -> None:
+    scenario = with_method(replace(scenario_named("digits-3"), budget=Budget(rounds=4)), method_named(method))
+    setting, learner = with_training(scenario, threads=None)
+    assert isinstance(learner, PeerLearner)
+    arena, before = Arena(scenario, setting), {setting.initial}
+    for _ in arena.rounds():
+        now = set(arena.live)
+        assert set(learner._values) - {"the mean of the nodes' models"} == before | now | {setting.initial}
+        before = now
+
+
 def test_a_process_that_trains_has_as_many_threads_as_the_run() -> None:
     scenario = with_method(scenario_named("digits-3"), method_named("gossip"))
     with threads_as_they_were():

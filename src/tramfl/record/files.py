@@ -27,11 +27,11 @@ def writing(place: Path) -> Iterator[None]:
         raise BadInput(f"{place} cannot be written: {error.strerror}; give another place with --out.") from None
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file as a whole: a reader sees the old content or the new, never a part."""
+def write_atomically(path: Path, *content: bytes | memoryview) -> None:
+    """Replace a file as a whole, with one piece after the other: a reader sees the old content or the new."""
     part = path.with_name(path.name + ".part")
     with part.open("wb") as file:
-        file.write(content)
+        file.writelines(content)
         file.flush()
         os.fsync(file.fileno())
     os.replace(part, path)

@@ -16,7 +16,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -195,7 +195,7 @@ class RunFolder:
         else:
             path.unlink(missing_ok=True)
 
-    def save_model(self, content: bytes, state: bytes | None = None) -> None:
+    def save_model(self, content: bytes, state: Iterable[bytes | memoryview] | None = None) -> None:
         """Replace the saved weights; the rows they stand for are made durable first.
 
         `state` is what a resumed run goes on from, where that is not the weights themselves.
@@ -203,7 +203,7 @@ class RunFolder:
         with self.rounds.open("rb") as rows:
             os.fsync(rows.fileno())
         if state is not None:
-            write_atomically(self.path / STATE_FILE, state)
+            write_atomically(self.path / STATE_FILE, *state)
         write_atomically(self.path / MODEL_FILE, content)
 
     def conclude(self, summary: Summary) -> None:

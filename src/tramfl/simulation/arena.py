@@ -102,8 +102,8 @@ class Arena(Playing):
         self._rounds = plays(rule, self._stage, scenario, settings, setting).rounds()  # type: ignore[arg-type]
         self._ledger = Ledger.empty(setting.held.shape[1])
         self._reading: Reading | None = None
-        self._dropped: list[list[Digest]] = [[], []]
-        """Values that only the last two rows need, to which an interrupt may go back."""
+        self._dropped: list[Digest] = []
+        """Values that variables had after the row before the last, and have no longer."""
         self._stage.notes_work = False
         self._after = {0: _After([setting.initial], (setting.initial,))}
         """How things were after each of the last two rows."""
@@ -148,14 +148,21 @@ class Arena(Playing):
             raise BadInput(f"round {row.round} of the run there is not what the method plans here: it cannot go on.")
 
     def _work(self) -> bool:
-        """Let the learner compute the row's values, and forget what nothing needs; whether a training diverged."""
+        """Let the learner compute the row's values; whether a training diverged.
+
+        What only the row before had is kept until the next one begins: an interrupt may go back there.
+        """
         stage, peers = self._stage, self._peers
         if peers is None:
             return False
+        for digest in self._dropped:
+            peers.discard(digest)
         diverged = peers.do(stage.work)
         stage.work.clear()
-        self._dropped.append(stage.dropped())
-        for digest in self._dropped.pop(0):
+        before = self._after[min(self._after)].live
+        gone = stage.dropped()
+        self._dropped = sorted(set(gone).intersection(before))
+        for digest in set(gone).difference(before):
             peers.discard(digest)
         return diverged
 

@@ -69,7 +69,7 @@ class PeerModels(Protocol):
         """A model as a file's content."""
         ...
 
-    def saved(self, digests: Sequence[Digest], about: Mapping[str, str]) -> bytes:
+    def saved(self, digests: Sequence[Digest], about: Mapping[str, str]) -> Sequence[bytes | memoryview]:
         """Values as a file's content."""
         ...
 
@@ -151,8 +151,8 @@ class Saved(NamedTuple):
 
     model: bytes
     """What is delivered."""
-    state: bytes | None = None
-    """What a resumed run goes on from, where that is something else."""
+    state: Sequence[bytes | memoryview] | None = None
+    """In pieces: what a resumed run goes on from, where that is something else."""
 
 
 class Playing:
@@ -290,7 +290,7 @@ class Experiment(Playing):
         if not isinstance(learner, HasWeights):
             return None
         newest = learner.weights(self.weights, about=about)
-        return Saved(newest) if learner.tests_newest else Saved(learner.delivered(self.weights, about), newest)
+        return Saved(newest) if learner.tests_newest else Saved(learner.delivered(self.weights, about), [newest])
 
     def _stop_if_stuck(self) -> None:
         """End a run in which no later round can train: neither the nodes' data nor the samples used will change."""

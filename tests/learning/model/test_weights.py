@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tramfl.learning.model.networks import ResNet18
-from tramfl.learning.model.weights import digest, from_bytes, load_into, read_file, to_bytes
+from tramfl.learning.model.weights import about, digest, from_bytes, in_pieces, load_into, read_file, to_bytes
 from tramfl.notation import BadInput
 
 
@@ -24,6 +24,19 @@ def test_equal_weights_give_equal_bytes_whatever_their_order_or_layout() -> None
     turned = {"a": state["a"], "b": state["b"].contiguous(memory_format=torch.channels_last)}
     assert to_bytes(state) == to_bytes(turned)
     assert digest(to_bytes(state)) == hashlib.sha256(to_bytes(turned)).hexdigest()
+
+
+def test_pieces_are_a_file_of_every_type_and_layout_without_a_copy_of_the_weights() -> None:
+    kinds = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
+    state = {f"w{i}": torch.randn(3, 5).to(kind) for i, kind in enumerate(kinds)}
+    state |= {"one": torch.tensor(7), "none": torch.empty(0, 4), "turned": torch.randn(4, 6).t()}
+    content = b"".join(pieces := in_pieces(state, {"round": "3", "a": "b"}))
+    back = from_bytes(content)
+    assert back.keys() == state.keys()
+    assert all(torch.equal(back[name], state[name]) and back[name].dtype == state[name].dtype for name in state)
+    assert about(content) == {"round": "3", "a": "b"}
+    state["w0"].zero_()
+    assert b"".join(pieces) != content
 
 
 def test_tied_weights_are_written_under_both_names() -> None:

@@ -143,6 +143,11 @@ def _decoded(name: str, plain: Raw, coded: dict[str, Raw], codec: Codec, v: Floa
 
 def written(tensors: Mapping[str, Raw], about: Mapping[str, str]) -> bytes:
     """Tensors as a safetensors file."""
+    return b"".join(in_pieces(tensors, about))
+
+
+def in_pieces(tensors: Mapping[str, Raw], about: Mapping[str, str]) -> list[bytes | memoryview]:
+    """Tensors as a safetensors file, without a copy of them: what is to be written one after the other."""
     table: dict[str, Any] = {"__metadata__": dict(sorted(about.items()))} if about else {}
     offset = 0
     # Wide types first, so that every tensor begins at a multiple of its type's size.
@@ -154,7 +159,7 @@ def written(tensors: Mapping[str, Raw], about: Mapping[str, str]) -> bytes:
         offset = span[1]
     header = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
     header += b" " * (-len(header) % _LENGTH)
-    return b"".join([len(header).to_bytes(_LENGTH, "little"), header, *(tensors[name].data for name in order)])
+    return [len(header).to_bytes(_LENGTH, "little"), header, *(tensors[name].data for name in order)]
 
 
 def _width(tensor: Raw) -> int:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import pickle
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import safetensors
@@ -13,6 +14,8 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from tramfl.learning.model.coded_files import Raw
+from tramfl.learning.model.coded_files import in_pieces as written_pieces
 from tramfl.notation import BadInput, Digest
 
 State = dict[str, Tensor]
@@ -30,6 +33,22 @@ def to_bytes(state: Mapping[str, Tensor], about: Mapping[str, str] | None = None
         storages.add(tensor.untyped_storage().data_ptr())
         plain[name] = tensor
     return _in_order(safetensors.torch.save(plain, dict(about) if about else None))
+
+
+def in_pieces(state: Mapping[str, Tensor], about: Mapping[str, str]) -> list[bytes | memoryview]:
+    """The same as pieces to be written one after the other, without a copy of tensors that are on the CPU."""
+    raw: dict[str, Raw] = {}
+    for name, tensor in state.items():
+        flat = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8).numpy()
+        raw[name] = Raw(_kind(tensor.dtype), tuple(tensor.shape), flat.data)
+    return written_pieces(raw, about)
+
+
+@cache
+def _kind(dtype: torch.dtype) -> str:
+    """What safetensors calls a type."""
+    content = safetensors.torch.save({"x": torch.empty(0, dtype=dtype)})
+    return str(json.loads(content[8:])["x"]["dtype"])
 
 
 def _in_order(content: bytes) -> bytes:

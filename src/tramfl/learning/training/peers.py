@@ -26,7 +26,7 @@ from tramfl.learning.data.own import AnyData
 from tramfl.learning.data.partition import NodeShare
 from tramfl.learning.model.networks import outputs_in_parts, outputs_of
 from tramfl.learning.model.weights import about as about_file
-from tramfl.learning.model.weights import from_bytes, to_bytes
+from tramfl.learning.model.weights import from_bytes, in_pieces, to_bytes
 from tramfl.learning.seeding import drawing_from
 from tramfl.learning.training.crew import Crew
 from tramfl.learning.training.descent import descent_of
@@ -138,15 +138,18 @@ class PeerLearner(Learner):
             found = [self._score(digest, node, everything) for digest, node in models]
         return found
 
-    def saved(self, digests: Sequence[Digest], about: Mapping[str, str]) -> bytes:
-        """Values as safetensors: every tensor under the name of its value, a stroke, and its own."""
+    def saved(self, digests: Sequence[Digest], about: Mapping[str, str]) -> list[bytes | memoryview]:
+        """Values as safetensors: every tensor under the name of its value, a stroke, and its own.
+
+        In pieces without a copy, since this is the memory of all nodes: a dual for each of 90 links, say.
+        """
         state: dict[str, Tensor] = {}
         for digest in digests:
             value = self._values[digest]
             names = ("outputs",) if value.is_output else self._names
             state.update({f"{digest}|{name}": t for name, t in zip(names, value.tensors, strict=True)})
         outputs = [digest for digest in digests if self._values[digest].is_output]
-        return to_bytes(state, {**about, _VALUES: json.dumps(outputs)})
+        return in_pieces(state, {**about, _VALUES: json.dumps(outputs)})
 
     def restore_values(self, content: bytes) -> None:
         """Take up the values that `saved` gave."""
