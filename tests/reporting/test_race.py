@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,20 @@ def test_a_race_shows_time_and_traffic_to_a_target_and_accuracy_after_as_much_of
     assert float(cells[2]) == pytest.approx(hops * ours.summary.cost.model_bits / 1e9, rel=0.01)
     other = next(line for line in lines if line.startswith("| gossip"))
     assert [cell.strip() for cell in other.strip("|").split("|")][1:3] == ["--", "--"]
+
+
+@pytest.mark.parametrize(("reached", "marked"), [(None, True), (4, False)])
+def test_a_method_whose_budget_ended_before_the_time_that_is_compared_is_marked(
+    tmp_path: Path, reached: int | None, marked: bool
+) -> None:
+    ours = played("load-aware", tmp_path, (0.2, 0.5, 0.8, 0.96), 4)
+    slow = played("gossip", tmp_path, (0.3, 0.4, 0.5, 0.95), reached)
+    share = 0.5 * ours.rows[-1].total_seconds / slow.rows[-1].total_seconds
+    rows = tuple(structs.replace(row, total_seconds=share * row.total_seconds) for row in slow.rows)
+    table = race_tables([ours, dataclasses.replace(slow, rows=rows)])
+    (row,) = [line for line in table.splitlines() if line.startswith("| gossip")]
+    assert ("95.0 % (ended)" in row) == marked
+    assert "95.0 %" in row
 
 
 @pytest.mark.parametrize(

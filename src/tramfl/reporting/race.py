@@ -1,7 +1,8 @@
 """Methods of every kind side by side, as Markdown: time and traffic to targets, accuracy at equal time and traffic.
 
 Equal time and equal traffic are what load-aware needed to its last target, or had spent at its end where it did not
-get there: how good was each other method after as many seconds, and after as many bits?
+get there: how good was each other method after as many seconds, and after as many bits? A method that had used up its
+budget before, short of its last target, might have been better by then: its accuracy is marked as that of its end.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ def _table(name: str, runs: Sequence[Run]) -> Iterator[str]:
         for place in (0, 1):
             reached = [_accuracy(run, limits[run.seed][place], by_bits=bool(place)) for run in group]
             known = [value for value in reached if value is not None]
-            found.append(group[0].measure.value(fmean(known)) if known else NOT_REACHED)
+            ended = any(_ended_before(run, limits[run.seed][place], by_bits=bool(place)) for run in group)
+            value = group[0].measure.value(fmean(known)) if known else NOT_REACHED
+            found.append(f"{value} (ended)" if ended else value)
         yield f"| {method} | " + " | ".join(found) + " |"
 
 
@@ -80,9 +83,20 @@ def _spent(run: Run) -> tuple[float, float]:
     return at, sent * 1e9
 
 
+def _spending(run: Run, by_bits: bool) -> Reals:
+    """Bits, or seconds, up to the end of every row."""
+    return sent_bits(run) if by_bits else np.array([row.total_seconds for row in run.rows])
+
+
+def _ended_before(run: Run, limit: float, *, by_bits: bool) -> bool:
+    """Whether the run ended before it had spent so much, short of its last target."""
+    short = None in run.summary.seconds_to_target.values()
+    return short and float(_spending(run, by_bits)[-1]) < limit * (1 - 1e-9)
+
+
 def _accuracy(run: Run, limit: float, *, by_bits: bool) -> float | None:
     """What was measured last before the run had spent as many seconds, or bits."""
-    spent = sent_bits(run) if by_bits else np.array([row.total_seconds for row in run.rows])
+    spent = _spending(run, by_bits)
     metric = run.measure.metric
     values = [
         value
