@@ -2,7 +2,7 @@
 
     python -m benchmarks.results keep FOLDER... [--into PLACE]       reduce finished runs to one file each
     python -m benchmarks.results table-one [PLACE...]                what `tramfl reproduce` prints of them
-    python -m benchmarks.results race [PLACE...] [--methods a,b]     what it prints with --methods a,b
+    python -m benchmarks.results race [PLACE...] [--methods a,b] [--seeds 3]     what it prints with --methods a,b
 
 Runs take hours of computing, and their folders are large. A kept run has what the tables are made of: its settings as
 config.toml has them, its summary, and of every test, and of the last round, one line
@@ -48,6 +48,7 @@ from tramfl.reporting.race import race_tables
 from tramfl.reporting.reproduction import reproduction_tables
 from tramfl.reporting.runs import Run, load_run
 from tramfl.reporting.several import sent_bits
+from tramfl.simulation.grid import seeds_from
 from tramfl.simulation.scenarios import scenario_names
 
 PLACE = Path(__file__).with_suffix("")
@@ -192,10 +193,11 @@ def _rows(head: Kept, lines: Sequence[Line]) -> Iterator[Row]:
         )
 
 
-def chosen_runs(runs: Iterable[Run], methods: str | None) -> list[Run]:
-    """The runs of load-aware and of these methods, or all."""
+def chosen_runs(runs: Iterable[Run], methods: str | None, seeds: str | None) -> list[Run]:
+    """The runs of load-aware and of these methods, or all; those of these seeds, or all."""
     names = None if methods is None else {"load-aware", *(name.strip() for name in methods.split(","))}
-    return [run for run in runs if names is None or run.policy in names]
+    numbers = None if seeds is None else set(seeds_from(seeds))
+    return [run for run in runs if (not names or run.policy in names) and (not numbers or run.seed in numbers)]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -211,6 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         printing.add_argument("places", type=Path, nargs="*", default=[PLACE], metavar="PLACE")
         if name == "race":
             printing.add_argument("--methods", help="only load-aware and these")
+            printing.add_argument("--seeds", help="only these, written as 3, 0-2 or 0,4")
     chosen = parser.parse_args(arguments)
     try:
         if chosen.command == "keep":
@@ -221,7 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             return
         runs = kept_runs(chosen.places)
         if chosen.command == "race":
-            runs = chosen_runs(runs, chosen.methods)
+            runs = chosen_runs(runs, chosen.methods, chosen.seeds)
         if not runs:
             raise BadInput(f"no kept run below {', '.join(map(str, chosen.places))}.")
         print(reproduction_tables(runs) if chosen.command == "table-one" else bars_tables(runs) + race_tables(runs))

@@ -49,6 +49,9 @@ def test_a_race_is_rebuilt_letter_by_letter(played: Path, tmp_path: Path, capsys
     without = printed(capsys, "race", tmp_path, "--methods", "cmfd")
     assert "express" not in without
     assert set(without.splitlines()) < set(table.splitlines())
+    one = printed(capsys, "race", tmp_path, "--seeds", "1-1")
+    assert "1 seed\n" in one
+    assert "2 seeds" not in one
 
 
 def test_table_one_is_rebuilt_letter_by_letter(cli: Cli, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
