@@ -9,9 +9,9 @@ learning rate and V that the grid chose for it on seed 100, as multiples of the 
 for every layout, time and traffic to each target, and accuracy at equal time and traffic. Runs lie in OUT, and a
 second call goes on.
 
-With --test-every, a method in which every node keeps a model is tested after so many samples for each model that is
-tested, or after the next round where a round is longer: a test of ten models would otherwise take longer than many a
-round between two tests. Methods whose model travels are tested after every round, as the scenario says.
+Testing ten models takes longer than many a round. With --test-every N, the script tests the nodes' models less often:
+each time that the nodes have trained N samples more for every model, or after every round where a round is longer. It
+tests a model that travels after every round, as the scenario says.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def entrants(base: Scenario, methods: list[str], *, tuned: bool) -> Iterator[tup
 
 
 def with_tests_every(scenario: Scenario, samples: int | None) -> Scenario:
-    """A method in which every node keeps a model, tested after so many samples for each model that is tested."""
+    """The scenario with a test each time that its nodes have trained so many samples more for every model."""
     exchange = scenario.exchange
     if exchange is None or samples is None:
         return scenario
@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--untuned", action="store_true", help="only the scenario's settings for travelling methods")
     parser.add_argument("--set", action="append", metavar="KEY=VALUE", help="change a key of every scenario")
-    parser.add_argument("--test-every", type=int, metavar="SAMPLES", help="for each model that is tested")
+    parser.add_argument("--test-every", type=int, metavar="SAMPLES", help="trained for every model between two tests")
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
     parser.add_argument("--data-dir", type=Path)
     chosen = parser.parse_args()

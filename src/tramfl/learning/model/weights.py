@@ -36,7 +36,10 @@ def to_bytes(state: Mapping[str, Tensor], about: Mapping[str, str] | None = None
 
 
 def in_pieces(state: Mapping[str, Tensor], about: Mapping[str, str]) -> list[bytes | memoryview]:
-    """The same as pieces to be written one after the other, without a copy of tensors that are on the CPU."""
+    """A safetensors file in pieces to be written one after the other, without a copy of tensors that are on the CPU.
+
+    Equal weights give equal bytes here too, but where types are mixed not those of `to_bytes`: the order differs.
+    """
     raw: dict[str, Raw] = {}
     for name, tensor in state.items():
         flat = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8).numpy()
