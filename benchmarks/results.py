@@ -3,6 +3,7 @@
     python -m benchmarks.results keep FOLDER... [--into PLACE]       reduce finished runs to one file each
     python -m benchmarks.results table-one [PLACE...]                what `tramfl reproduce` prints of them
     python -m benchmarks.results race [PLACE...] [--methods a,b] [--seeds 3]     what it prints with --methods a,b
+    python -m benchmarks.results figures OUT [PLACE...] [--methods a,b] [--seeds 3]     the race's figures, as SVG
 
 Runs take hours of computing, and their folders are large. A kept run has what the tables are made of: its settings as
 config.toml has them, its summary, and of every test, and of the last round, one line
@@ -12,14 +13,14 @@ config.toml has them, its summary, and of every test, and of the last round, one
 Seconds, bits and samples are of the run up to that round. The loss has four digits, or all where the targets are of
 it. The tables are those of `tramfl.reporting`, made from these files instead of from folders. PLACE is
 `benchmarks/results` unless given; a folder in it, such as `benchmarks/results/slots`, keeps runs apart whose settings
-differ. Settings that are a path on the machine that played a run are kept as the file's name alone. Runs that
-`benchmarks.retimed` made say in `tests` from which kept run their tests are.
+differ. Runs of a method with settings of its own are kept beside the others with `keep --variant tuned`; tables call
+them `load-aware, tuned`. Settings that are a path on the machine that played a run are kept as the file's name alone.
+Runs that `benchmarks.retimed` made say in `tests` from which kept run their tests are.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -43,8 +44,8 @@ from tramfl.record import (
     settings_to_show,
     write_atomically,
 )
-from tramfl.reporting.bars import bars_tables
-from tramfl.reporting.race import race_tables
+from tramfl.reporting.figures import write_races
+from tramfl.reporting.race import race_report
 from tramfl.reporting.reproduction import reproduction_tables
 from tramfl.reporting.runs import Run, load_run
 from tramfl.reporting.several import sent_bits
@@ -80,14 +81,18 @@ class Line(msgspec.Struct, frozen=True, array_like=True):
 # Keeping.
 
 
-def keep(folders: Iterable[Path], place: Path, *, over: bool = False) -> list[Path]:
-    """Reduce every finished run below `folders` to a file below `place`; the files that were written."""
+def keep(folders: Iterable[Path], place: Path, *, variant: str | None = None, over: bool = False) -> list[Path]:
+    """Reduce every finished run below `folders` to a file below `place`; the files that were written.
+
+    A variant is a word that files and tables add to the method's name.
+    """
     found = [run for folder in folders for run in _finished_inside(folder)]
     files = []
     for folder in found:
         run = load_run(folder.path)
-        file = place / run.scenario / f"{folder.path.name}{SUFFIX}"
-        content = kept(run, _without_paths(read_config(folder.config)), _name(run, folder.path.name))
+        method = run.policy if variant is None else f"{run.policy}, {variant}"
+        file = place / run.scenario / f"{method.replace(', ', '-').replace(':', '.')}-{run.seed}{SUFFIX}"
+        content = kept(run, _without_paths(read_config(folder.config)), method)
         if file.exists() and not over and _settings_in(file.read_bytes()) != _settings_in(content):
             raise BadInput(f"{file} is of a run with other settings; give another place with --into, or --over.")
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -117,13 +122,6 @@ def kept(run: Run, config: dict[str, Any], name: str, tests: str | UnsetType = U
             nodes = row.node if isinstance(row.trained, UnsetType) else tuple(t.node for t in row.trained)
             parts.append(Line(row.round, nodes, row.total_seconds, bits, sum(row.used), row.test_accuracy, loss))
     return b"".join(msgspec.json.encode(part) + b"\n" for part in parts)
-
-
-def _name(run: Run, folder: str) -> str:
-    """The method's name in a table: `benchmarks.race` has `load-aware, tuned` in a folder `load-aware-tuned-0`."""
-    method = re.escape(run.policy.replace(":", "."))
-    variant = re.fullmatch(rf"{method}-(.+)-{run.seed}", folder)
-    return f"{run.policy}, {variant[1]}" if variant else run.policy
 
 
 def _without_paths(value: Any) -> Any:
@@ -207,27 +205,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
     keeping = commands.add_parser("keep", help="reduce finished runs to one file each")
     keeping.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
     keeping.add_argument("--into", type=Path, default=PLACE, metavar="PLACE")
+    keeping.add_argument("--variant", metavar="WORD", help="what to add to the methods' names")
     keeping.add_argument("--over", action="store_true", help="replace kept runs with other settings")
-    for name, what in (("table-one", "the paper's Table I"), ("race", "methods side by side")):
-        printing = commands.add_parser(name, help=f"print {what}, from kept runs")
-        printing.add_argument("places", type=Path, nargs="*", default=[PLACE], metavar="PLACE")
-        if name == "race":
-            printing.add_argument("--methods", help="only load-aware and these")
-            printing.add_argument("--seeds", help="only these, written as 3, 0-2 or 0,4")
+    for name, what in (("table-one", "the paper's Table I"), ("race", "methods side by side"), ("figures", "races")):
+        showing = commands.add_parser(name, help=f"{'draw' if name == 'figures' else 'print'} {what}, from kept runs")
+        if name == "figures":
+            showing.add_argument("out", type=Path, metavar="OUT")
+        showing.add_argument("places", type=Path, nargs="*", default=[PLACE], metavar="PLACE")
+        if name != "table-one":
+            showing.add_argument("--methods", help="only load-aware and these")
+            showing.add_argument("--seeds", help="only these, written as 3, 0-2 or 0,4")
     chosen = parser.parse_args(arguments)
     try:
         if chosen.command == "keep":
-            files = keep(chosen.folders, chosen.into, over=chosen.over)
+            files = keep(chosen.folders, chosen.into, variant=chosen.variant, over=chosen.over)
             print(
                 f"Kept {len(files)} runs below {chosen.into}, {sum(f.stat().st_size for f in files) / 1000:.0f} kB."
             )
             return
         runs = kept_runs(chosen.places)
-        if chosen.command == "race":
+        if chosen.command != "table-one":
             runs = chosen_runs(runs, chosen.methods, chosen.seeds)
         if not runs:
             raise BadInput(f"no kept run below {', '.join(map(str, chosen.places))}.")
-        print(reproduction_tables(runs) if chosen.command == "table-one" else bars_tables(runs) + race_tables(runs))
+        if chosen.command == "figures":
+            drawn = write_races(runs, chosen.out)
+            print(f"Drew {', '.join(path.name for path in drawn)} into {chosen.out}.")
+        else:
+            print((reproduction_tables if chosen.command == "table-one" else race_report)(runs))
     except BadInput as error:
         sys.exit(str(error))
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import tramfl
 from tramfl import methods
@@ -45,6 +46,22 @@ def test_a_method_sets_its_keys_and_names_the_run(steady: Method) -> None:
 def test_another_method_takes_the_place_of_the_first_with_all_its_keys(steady: Method) -> None:
     base = scenario_named("digits-3")
     assert with_method(with_method(base, steady), policy_method("load-aware")) == base
+
+
+def test_a_method_sets_other_values_on_a_data_set_that_it_names(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    small = {"training.batch_size": 16, "training.momentum": 0.5}
+    monkeypatch.setattr(methods, "_BUILT_IN", {"steady": replace(STEADY, by_dataset={"mnist": small})})
+    steady = method_named("steady")
+    here, there = (with_method(scenario_named(name), steady) for name in ("digits-3", "mnist-3"))
+    assert (here.training.batch_size, here.training.momentum) == (128, 0.9)
+    assert (there.training.batch_size, there.training.momentum) == (16, 0.5)
+    assert with_method(there, policy_method("load-aware")) == scenario_named("mnist-3")
+    file = tmp_path / "mine.toml"
+    for lines, size in (('dataset = "mnist"', 16), ('dataset = "mnist"\napp = "my.module:app"', 128), ("", 128)):
+        file.write_text(f'method = "steady"\n{lines}\n')
+        assert scenario_from(str(file)).training.batch_size == size
 
 
 def test_a_scenario_file_may_name_a_method_and_set_some_of_its_keys_otherwise(steady: Method, tmp_path: Path) -> None:

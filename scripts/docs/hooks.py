@@ -8,7 +8,7 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-from scripts.docs import commands, events, python_api, settings, state_diagram
+from scripts.docs import commands, events, python_api, races, settings, state_diagram
 
 ROOT = Path(__file__).parents[2]
 PROJECT_PAGES = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
@@ -21,6 +21,7 @@ def on_files(files: Files, config: Any) -> Files:
         "reference/cli.md": commands.reference(),
         "reference/settings.md": settings.reference(),
         "reference/events.md": events.reference(),
+        "reference/races.md": races.reference(),
         **python_api.pages(ROOT / "src" / "tramfl"),
         **{f"project/{name.lower()}": _from_root(name) for name in PROJECT_PAGES},
     }

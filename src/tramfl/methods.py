@@ -28,6 +28,12 @@ class Method(Struct, frozen=True):
     """What the method does, in one sentence."""
     settings: Mapping[str, Any]
     """The keys of a scenario that the method sets, by their dotted names."""
+    by_dataset: Mapping[str, Mapping[str, Any]] = {}
+    """What it sets otherwise on a data set, by the name of that."""
+
+    def settings_on(self, dataset: str | None) -> Mapping[str, Any]:
+        """The keys that the method sets in scenarios of a data set; None stands for data of the user's own."""
+        return {**self.settings, **self.by_dataset.get(dataset or "", {})}
 
     @property
     def is_policy(self) -> bool:
@@ -42,93 +48,110 @@ EXPRESS = Method(
 )
 
 
-def _kept(name: str, about: str, local_steps: int, rate: float, keys: Mapping[str, Any]) -> Method:
-    """A method in which every node keeps a model, with the steps and rate that the grid in docs/methods.md chose."""
-    tuned = {"local_steps": local_steps, "rate": rate}
-    exchange = {f"exchange.{key}": value for key, value in {**keys, **tuned}.items() if "." not in key}
-    return Method(name, about, exchange | {key: value for key, value in keys.items() if "." in key})
+Tuned = tuple[int, float]
+"""`exchange.local_steps` and `exchange.rate`, as the grid in docs/methods.md chose them."""
+
+
+def _kept(name: str, about: str, keys: Mapping[str, Any], tuned: Tuned, **by_dataset: Tuned) -> Method:
+    """A method in which every node keeps a model; `tuned` is for all data sets that are not named."""
+    return Method(
+        name,
+        about,
+        {**keys, **_as_keys(tuned)},
+        {dataset: _as_keys(other) for dataset, other in by_dataset.items()},
+    )
+
+
+def _as_keys(tuned: Tuned) -> dict[str, Any]:
+    return {"exchange.local_steps": tuned[0], "exchange.rate": tuned[1]}
 
 
 _METHODS: tuple[Method, ...] = (
     EXPRESS,
-    _kept("fedavg", "A server on node 0 averages what every node trained.", 32, 1.0, {"rule": "fedavg"}),
+    _kept(
+        "fedavg",
+        "A server on node 0 averages what every node trained.",
+        {"exchange.rule": "fedavg"},
+        tuned=(128, 0.3),
+    ),
     _kept(
         "fedavg-m-of-n",
         "FedAvg that goes on with the first half of the nodes.",
-        32,
-        0.3,
-        {"rule": "fedavg", "wait_for": 0.5},
+        {"exchange.rule": "fedavg", "exchange.wait_for": 0.5},
+        tuned=(32, 0.3),
     ),
     _kept(
         "fedavg-beside",
         "FedAvg with a server beside the nodes, which has links of its own.",
-        32,
-        1.0,
-        {"rule": "fedavg", "server": "beside"},
+        {"exchange.rule": "fedavg", "exchange.server": "beside"},
+        tuned=(128, 0.3),
     ),
     _kept(
         "fedprox",
         "FedAvg whose nodes are pulled towards the server's model while they train.",
-        32,
-        1.0,
-        {"rule": "fedavg", "proximal": 0.1},
+        {"exchange.rule": "fedavg", "exchange.proximal": 0.1},
+        tuned=(128, 0.3),
     ),
-    _kept("cyclic", "One model visits the nodes in turn, whatever their loads.", 2, 3.0, {"rule": "cyclic"}),
-    _kept("gossip", "Nodes train, then all average with all others.", 32, 1.0, {"rule": "gossip"}),
     _kept(
-        "gossip-ring", "Nodes train, then mix with two neighbours.", 32, 3.0, {"rule": "gossip", "topology": "ring"}
+        "cyclic",
+        "One model visits the nodes in turn, whatever their loads.",
+        {"exchange.rule": "cyclic"},
+        tuned=(2, 3.0),
+    ),
+    _kept("gossip", "Nodes train, then all average with all others.", {"exchange.rule": "gossip"}, tuned=(128, 0.3)),
+    _kept(
+        "gossip-ring",
+        "Nodes train, then mix with two neighbours.",
+        {"exchange.rule": "gossip", "exchange.topology": "ring"},
+        tuned=(32, 3.0),
     ),
     _kept(
         "gossip-pairs",
         "Nodes train, then average in pairs that are drawn anew.",
-        8,
-        3.0,
-        {"rule": "gossip", "topology": "matching"},
+        {"exchange.rule": "gossip", "exchange.topology": "matching"},
+        tuned=(32, 1.0),
     ),
     _kept(
         "gossip-m-of-n",
         "The first half of the nodes to end their training average among themselves.",
-        32,
-        0.3,
-        {"rule": "gossip", "wait_for": 0.5},
+        {"exchange.rule": "gossip", "exchange.wait_for": 0.5},
+        tuned=(32, 1.0),
     ),
     _kept(
         "gossip-async",
         "Nodes train and average with a random neighbour, and wait for nobody (AD-PSGD).",
-        2,
-        3.0,
-        {"rule": "gossip-async"},
+        {"exchange.rule": "gossip-async"},
+        tuned=(2, 3.0),
     ),
     _kept(
-        "feddc", "Models change places after every round and are averaged now and then.", 8, 0.3, {"rule": "feddc"}
+        "feddc",
+        "Models change places after every round and are averaged now and then.",
+        {"exchange.rule": "feddc"},
+        tuned=(8, 0.3),
     ),
     _kept(
         "feddc-load-aware",
         "FedDC whose models change places over the quickest links.",
-        2,
-        3.0,
-        {"rule": "feddc", "matching": "load-aware"},
+        {"exchange.rule": "feddc", "exchange.matching": "load-aware"},
+        tuned=(8, 0.3),
     ),
     _kept(
         "pdmm",
         "Edge consensus: nodes train towards agreement through one dual a link (variance-reduced form).",
-        32,
-        3.0,
-        {"rule": "pdmm", "training.momentum": 0.0},
+        {"exchange.rule": "pdmm", "training.momentum": 0.0},
+        tuned=(32, 3.0),
     ),
     _kept(
         "admm",
         "Edge consensus whose duals move by half.",
-        8,
-        3.0,
-        {"rule": "pdmm", "dual_update": "admm", "training.momentum": 0.0},
+        {"exchange.rule": "pdmm", "exchange.dual_update": "admm", "training.momentum": 0.0},
+        tuned=(32, 3.0),
     ),
     _kept(
         "cmfd",
         "Nodes distil what all models say of a shared unlabelled set; no weights are sent.",
-        2,
-        3.0,
-        {"rule": "cmfd"},
+        {"exchange.rule": "cmfd"},
+        tuned=(2, 3.0),
     ),
 )
 _BUILT_IN: Mapping[str, Method] = {method.name: method for method in _METHODS}
@@ -165,10 +188,11 @@ def policy_method(name: str) -> Method:
 def with_method(scenario: Scenario, method: Method) -> Scenario:
     """The scenario played with a method: its settings, in place of those of the method that the scenario had."""
     table, source = as_table(scenario), f"method `{method.name}`"
+    dataset = scenario.dataset if scenario.app is None else None
     before = table.pop("method", None)
-    for key, value in method_named(before).settings.items() if before is not None else ():
+    for key, value in method_named(before).settings_on(dataset).items() if before is not None else ():
         table = _without(table, key.split("."), value)
-    for key, value in method.settings.items():
+    for key, value in method.settings_on(dataset).items():
         table = with_value(table, key.split("."), value, source)
     return settings_from(_named(table, method), Scenario, source)
 
@@ -183,7 +207,8 @@ def filled(table: dict[str, Any], source: str) -> dict[str, Any]:
             f"{source}: key `method` is {method.name}, a policy, and key `policy` is {table['policy']}; give one."
         )
     found: dict[str, Any] = {}
-    for key, value in method.settings.items():
+    dataset = None if "app" in table else str(table.get("dataset", ""))
+    for key, value in method.settings_on(dataset).items():
         found = with_value(found, key.split("."), value, source)
     return _named(_merged(found, table), method)
 

@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 
 from tests.conftest import Cli
+from tramfl.cli import reproduce as reproduction
+from tramfl.methods import method_named, method_names
 from tramfl.record import read_rows
+from tramfl.scheduling.policy import policy_names
+from tramfl.simulation.play import Request
 
 
 def write_idx(path: Path, array: np.ndarray) -> None:
@@ -95,3 +99,20 @@ def test_methods_are_set_against_load_aware_with_the_floor_beside_them(cli: Cli,
     assert "floor" in table
     assert (tmp_path / "paper/mnist-5-uneven/express-0/rounds.jsonl").exists()
     cli(*command(data, "--methods", "load-aware")).refused("name one method at least beside load-aware")
+
+
+def test_all_methods_but_the_other_policies_are_raced_and_tested_as_rarely_as_asked(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played: list[Request] = []
+    monkeypatch.setattr(reproduction, "play_grid", lambda requests, *_: played.extend(requests))
+    monkeypatch.setattr(reproduction, "_conclude", lambda *_: None)
+    done = cli(
+        "reproduce", "--dataset", "digits", "--scenario", "5", "--methods", "all", "--test-every", 512, "--seeds", 1
+    )
+    assert done.code == 0, done.err
+    every = {request.scenario.method_name: request.scenario.evaluation.every for request in played}
+    assert set(every) == {"load-aware", *(set(method_names()) - set(policy_names()))} | {"express"}
+    assert every["load-aware"] == every["express"] == 1
+    steps = method_named("gossip-async").settings["exchange.local_steps"]
+    assert every["gossip-async"] == max(1, 512 // (steps * 32))

@@ -48,7 +48,8 @@ def test_a_race_is_rebuilt_letter_by_letter(played: Path, tmp_path: Path, capsys
     assert printed(capsys, "race", tmp_path) == table + "\n"
     without = printed(capsys, "race", tmp_path, "--methods", "cmfd")
     assert "express" not in without
-    assert set(without.splitlines()) < set(table.splitlines())
+    plain = without.replace("**", "")  # of fewer methods another one is the quickest
+    assert set(plain.splitlines()) < set(table.replace("**", "").splitlines())
     one = printed(capsys, "race", tmp_path, "--seeds", "1-1")
     assert "1 seed\n" in one
     assert "2 seeds" not in one
@@ -96,10 +97,9 @@ def test_a_run_of_other_settings_replaces_a_kept_one_only_on_demand(played: Path
     assert b'"network":"net.py"' in file.read_bytes()
 
 
-def test_a_variant_that_was_tuned_keeps_its_name_apart(played: Path, tmp_path: Path) -> None:
-    for name in ("load-aware-0", "load-aware-tuned-0"):
-        shutil.copytree(played / "digits-10" / "load-aware-0", tmp_path / "digits-10" / name)
-    keep([tmp_path / "digits-10"], tmp_path / "kept")
+def test_a_variant_keeps_its_name_apart(played: Path, tmp_path: Path) -> None:
+    for variant in (None, "tuned"):
+        keep([played / "digits-10" / "load-aware-0"], tmp_path / "kept", variant=variant)
     table = race_tables(kept_runs([tmp_path / "kept"]))
     assert "| load-aware | " in table
     assert "| load-aware, tuned | " in table

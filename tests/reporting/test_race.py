@@ -7,11 +7,8 @@ import pytest
 from msgspec import structs
 
 import tramfl
-from benchmarks.race import with_tests_every
-from tramfl.methods import method_named, with_method
 from tramfl.reporting.race import race_tables
 from tramfl.reporting.runs import Run, load_run
-from tramfl.simulation.scenarios import scenario_named
 
 
 def played(method: str, folder: Path, accuracies: tuple[float, ...], reached: int | None) -> Run:
@@ -50,20 +47,3 @@ def test_a_method_whose_budget_ended_before_the_time_that_is_compared_is_marked(
     (row,) = [line for line in table.splitlines() if line.startswith("| gossip")]
     assert ("95.0 % (ended)" in row) == marked
     assert "95.0 %" in row
-
-
-@pytest.mark.parametrize(
-    ("method", "every"),
-    [
-        ("load-aware", 1),  # a model that travels
-        ("fedavg", 1),  # a round of 5 x 32 batches is longer than the distance
-        ("cyclic", 15),  # 1,000 samples for one model, 64 a round
-        ("gossip-async", 15),  # 1,000 for each of five models, 5 x 64 a round
-        ("gossip-m-of-n", 1),
-        ("feddc", 3),  # 5 x 8 batches
-    ],
-)
-def test_tests_come_after_as_many_samples_for_each_model_that_is_tested(method: str, every: int) -> None:
-    scenario = with_method(scenario_named("mnist-5"), method_named(method))
-    assert with_tests_every(scenario, 1000).evaluation.every == every
-    assert with_tests_every(scenario, None) == scenario

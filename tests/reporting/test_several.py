@@ -29,6 +29,12 @@ def played(method: str, folder: Path) -> Run:
     return Run(run.folder, run.settings, run.resolved, tuple(rows), run.summary)
 
 
+def visit_of(run: Run) -> int:
+    """Samples that a node trains between two exchanges."""
+    assert run.settings.exchange is not None
+    return run.settings.exchange.local_steps * run.settings.training.batch_size
+
+
 def test_the_page_says_which_models_were_tested_and_what_was_shared(tmp_path: Path) -> None:
     runs = [played(name, tmp_path) for name in ("load-aware", "fedavg", "gossip", "cmfd")]
     words = several.tested_in_words(runs)
@@ -50,7 +56,7 @@ def test_several_models_are_drawn_as_several_lines_and_samples_count_for_the_nod
     names = [trace["name"] for trace in figure.views[0]["data"]]
     assert figure.title == "Every node's model"
     assert names == ["node 0", "node 1", "node 2", "mean over nodes", "consensus"]
-    assert node_usage(run, 10).samples.tolist() == [[1024.0] * 4] * 3
+    assert node_usage(run, 10).samples.tolist() == [[float(visit_of(run))] * 4] * 3
 
 
 def test_traffic_is_what_the_rows_say_or_a_model_a_hop(tmp_path: Path) -> None:
@@ -65,7 +71,7 @@ def test_the_live_view_is_sent_who_trained_and_what_crossed_which_link(tmp_path:
     run = played("gossip", tmp_path)
     models = wire_row(run.rows[0]).models
     assert models is not None
-    assert models.trained == ((0, 1024), (1, 1024), (2, 1024))
+    assert models.trained == tuple((node, visit_of(run)) for node in range(3))
     assert len(models.sent) == models.transfers == 6
     assert (models.scores, models.worst, models.consensus) == ((0.5, 0.6, 0.7), 0.5, 0.8)
     assert wire_row(played("load-aware", tmp_path).rows[0]).models is None

@@ -5,8 +5,16 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tramfl.config import ExchangeSettings
 from tramfl.notation import BadInput
-from tramfl.simulation.scenarios import LIMITS, difference, scenario_from, scenario_named, scenario_names
+from tramfl.simulation.scenarios import (
+    LIMITS,
+    difference,
+    scenario_from,
+    scenario_named,
+    scenario_names,
+    with_tests_every,
+)
 from tramfl.simulation.setting import scheduling_only
 
 
@@ -48,3 +56,19 @@ def test_a_difference_names_the_key_and_both_values() -> None:
     other = replace(scenario, budget=replace(scenario.budget, targets=(0.5,)))
     assert "budget.targets" in (difference(scenario, other) or "")
     assert difference(scenario, other, ignoring=(*LIMITS, "budget.targets")) is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "steps", "every"),
+    [
+        (None, 8, 1),  # one model travels
+        ("gossip", 32, 1),  # 1,024 samples a node and round, more than the distance
+        ("gossip", 8, 3),  # 256
+        ("cyclic", 2, 15),  # 64
+    ],
+)
+def test_nodes_models_are_tested_after_as_many_samples_at_a_node(rule: str | None, steps: int, every: int) -> None:
+    exchange = ExchangeSettings(rule=rule, local_steps=steps)
+    scenario = replace(scenario_named("mnist-5"), exchange=exchange)
+    assert with_tests_every(scenario, 1000).evaluation.every == every
+    assert with_tests_every(scenario, None) == scenario

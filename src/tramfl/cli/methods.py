@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from msgspec import to_builtins
 from rich.console import Console
 from rich.table import Table
 
@@ -15,7 +16,7 @@ def methods(format: FormatOption = Format.text) -> None:
     """List the methods: the policies, each a method of its own name, and named sets of settings."""
     found = [method_named(name) for name in method_names()]
     if format is Format.json:
-        print(json.dumps([{"name": m.name, "about": m.about, "settings": dict(m.settings)} for m in found], indent=2))
+        print(json.dumps([to_builtins(method) for method in found], indent=2))
         return
     table = Table("method", "what it does", "sets")
     for method in found:
@@ -24,4 +25,7 @@ def methods(format: FormatOption = Format.text) -> None:
 
 
 def _shown(method: Method) -> str:
-    return "\n".join(f"{key} = {json.dumps(value)}" for key, value in method.settings.items())
+    lines = [f"{key} = {json.dumps(value)}" for key, value in method.settings.items()]
+    for dataset, keys in method.by_dataset.items():
+        lines += [f"on {dataset}:", *(f"  {key} = {json.dumps(value)}" for key, value in keys.items())]
+    return "\n".join(lines)

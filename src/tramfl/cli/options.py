@@ -48,6 +48,15 @@ AppOption = Annotated[
 ]
 FormatOption = Annotated[Format, typer.Option("--format", help="text, or json for other programs.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")]
+TestEveryOption = Annotated[
+    int | None,
+    typer.Option(
+        "--test-every",
+        min=1,
+        metavar="SAMPLES",
+        help="Where every node keeps a model: test them each time that a node has trained so many samples more.",
+    ),
+]
 NoTrainingOption = Annotated[
     bool, typer.Option("--no-training", help="Play the schedule alone: no data, no PyTorch, no accuracies.")
 ]

@@ -11,25 +11,25 @@ import typer
 from msgspec.structs import replace
 
 from tramfl.cli.compare import JobsOption, RayOption, play_grid
-from tramfl.cli.options import DataDirOption, QuietOption, SetOption, changed
+from tramfl.cli.options import DataDirOption, QuietOption, SetOption, TestEveryOption, changed
 from tramfl.cli.report import write_report
 from tramfl.config import Scenario
-from tramfl.methods import method_named, with_method
+from tramfl.methods import method_named, method_names, with_method
 from tramfl.notation import BadInput
 from tramfl.record import write_atomically
 from tramfl.reporting import load_runs, write_figures
-from tramfl.reporting.bars import bars_tables
 from tramfl.reporting.paper import POLICIES, TARGETS
-from tramfl.reporting.race import race_tables
+from tramfl.reporting.race import race_report
 from tramfl.reporting.reproduction import reproduction_tables
 from tramfl.reporting.runs import Run
 from tramfl.reporting.summary import OURS
 from tramfl.simulation.grid import cells
 from tramfl.simulation.play import Request
 from tramfl.simulation.reference import own_targets, reference_run, with_targets
-from tramfl.simulation.scenarios import scenario_named
+from tramfl.simulation.scenarios import scenario_named, with_tests_every
 
 QUICK_SAMPLES = 20_000
+ALL = "all"
 HELD_FOR = 3
 """Tests whose mean holds a target."""
 
@@ -63,8 +63,12 @@ def reproduce(
     ] = None,
     methods: Annotated[
         str | None,
-        typer.Option(help="Race these against load-aware in place of the paper's policies, e.g. express."),
+        typer.Option(
+            help="Race these against load-aware in place of the paper's policies, e.g. express,gossip; all: every"
+            " method but the other policies."
+        ),
     ] = None,
+    test_every: TestEveryOption = None,
     samples: Annotated[int | None, typer.Option(min=1, help="End a run after this many samples.")] = None,
     set_: SetOption = None,
     out: Annotated[Path, typer.Option(help="Folder to write.")] = Path("runs/reproduction"),
@@ -93,15 +97,11 @@ def reproduce(
         if name is PaperDataset.cifar10:
             own = _own_targets(base[0], template, out, quiet)
             base = [with_targets(scenario, own) for scenario in base]
-        requests += cells(_raced(base, methods), range(seeds or 2), out, template)
+        raced = [with_tests_every(scenario, test_every) for scenario in _raced(base, methods)]
+        requests += cells(raced, range(seeds or 2), out, template)
     play_grid(requests, jobs, ray, quiet)
     folders = [request.out for request in requests if request.out is not None]
-    _conclude(folders, out, quiet, reproduction_tables if methods is None else _race)
-
-
-def _race(runs: Sequence[Run]) -> str:
-    """Times over load-aware's, and time, traffic and accuracy of every method."""
-    return bars_tables(runs) + race_tables(runs)
+    _conclude(folders, out, quiet, reproduction_tables if methods is None else race_report)
 
 
 def _raced(base: Sequence[Scenario], methods: str | None) -> list[Scenario]:
@@ -110,6 +110,8 @@ def _raced(base: Sequence[Scenario], methods: str | None) -> list[Scenario]:
     if methods is None:
         return [replace(s, policy=policy) for s in held for policy in POLICIES]
     names = [name.strip() for name in methods.split(",") if name.strip()]
+    if names == [ALL]:
+        names = [name for name in method_names() if not method_named(name).is_policy]
     found = [OURS, *(name for name in names if name != OURS)]
     if len(found) < 2 or len(set(found)) < len(found):
         raise BadInput(f"--methods {methods}: name one method at least beside {OURS}, and each once.")

@@ -95,3 +95,9 @@ def looks(policies: Iterable[str]) -> dict[str, Look]:
         turns = [REMAINING[(start + i) % len(REMAINING)] for i in range(len(REMAINING))]
         chosen[name] = next((look for look in turns if look not in chosen.values()), turns[0])
     return chosen
+
+
+def legible(text: str) -> str:
+    """Text as Matplotlib should draw it: short, visible, no mathematics between dollar signs."""
+    short = text if len(text) <= 24 else text[:23] + "…"
+    return "".join(c if c.isprintable() else "�" for c in short).replace("$", r"\$").removeprefix("_")

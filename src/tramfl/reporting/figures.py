@@ -8,7 +8,8 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -17,8 +18,9 @@ import numpy as np
 from tramfl.notation import BadInput
 from tramfl.record import writing
 from tramfl.reporting import series
-from tramfl.reporting.colours import Look, in_order, looks
+from tramfl.reporting.colours import Look, in_order, legible, looks
 from tramfl.reporting.measures import Measure
+from tramfl.reporting.race_figure import draw_race, is_race
 from tramfl.reporting.runs import Run, by_measure, by_scenario, virtual
 from tramfl.reporting.several import keeps_models
 
@@ -65,6 +67,17 @@ Draw = Callable[["Figure"], None]
 
 def write_figures(runs: Sequence[Run], out: Path, format: Format = "pdf") -> list[Path]:
     """Draw every figure the runs have data for, into the folder `out`; the files written."""
+    return _write(_figures(runs), out, format)
+
+
+def write_races(runs: Sequence[Run], out: Path, format: Format = "svg") -> list[Path]:
+    """Draw the figure of the race of each scenario, into the folder `out`; the files written."""
+    chosen = looks(run.policy for run in runs)
+    races = [(name, group) for name, group in by_scenario(runs).items() if is_race(group)]
+    return _write([(name, partial(draw_race, group, chosen)) for name, group in races], out, format)
+
+
+def _write(figures: Iterable[tuple[str, Draw]], out: Path, format: Format) -> list[Path]:
     if format not in get_args(Format):
         raise BadInput(f"Figures can be written as {', '.join(get_args(Format))}, not as {format}.")
     try:
@@ -79,7 +92,7 @@ def write_figures(runs: Sequence[Run], out: Path, format: Format = "pdf") -> lis
         out.mkdir(parents=True, exist_ok=True)
         mpl.rcdefaults()  # what a machine's own matplotlibrc says must not change the figures
         settings.update(STYLE)
-        for name, draw in _figures(runs):
+        for name, draw in figures:
             figure = Figure(figsize=(COLUMN_INCHES, 2.4), layout="constrained")
             draw(figure)
             path = _free_path(out, name, format, written)
@@ -117,6 +130,8 @@ def _figures(runs: Sequence[Run]) -> Iterator[tuple[str, Draw]]:
             focus = series.useful_seconds(alike)
             if found := series.bands(alike, series.metric_over_time, points=POINTS, keep_last=True, focus=focus):
                 yield f"{prefix}{measure.metric}-over-time", _curves(alike, found, chosen, _finish_metric(measure))
+            if is_race(alike):
+                yield f"{prefix}best-{measure.metric}-over-time-and-traffic", partial(draw_race, alike, chosen)
         for name, quantity, finish in CURVES:
             if found := series.bands(group, quantity, points=POINTS):
                 yield prefix + name, _curves(group, found, chosen, finish)
@@ -138,7 +153,7 @@ def _curves(
         axes = figure.add_subplot()
         for policy, band in found.items():
             look = chosen[policy]
-            axes.plot(band.x, band.mean, color=look.colour, linestyle=look.line, label=_plain(policy))
+            axes.plot(band.x, band.mean, color=look.colour, linestyle=look.line, label=legible(policy))
             if band.seeds > 1:
                 axes.fill_between(band.x, band.low, band.high, color=look.colour, alpha=0.15, linewidth=0)
         finish(axes, runs)
@@ -161,7 +176,7 @@ def _finish_metric(measure: Measure) -> Callable[[Axes, Sequence[Run]], None]:
             axes.axhline(target, color="#666666", linewidth=0.6, linestyle=(0, (1, 2)))
         unit = " (%)" if measure.is_accuracy else ""
         axes.set(xlabel="Virtual time (s)" if virtual(runs) else "Time (s)")
-        axes.set_ylabel(f"Test {_plain(measure.name)}{unit}")
+        axes.set_ylabel(f"Test {legible(measure.name)}{unit}")
         if measure.is_accuracy:
             axes.set_ylim(0, 1)
             axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f}")
@@ -214,7 +229,7 @@ def _node_usage(run: Run, colour: str) -> Draw:
         _mark_each(axes.yaxis, run.nodes)
         width = int(usage.last[0] - usage.first[0]) + 1
         per = "round" if width == 1 else f"{width} rounds"
-        figure.suptitle(f"{_plain(run.policy)}: largest bubble {largest:,.0f} samples per {per}", fontsize=7)
+        figure.suptitle(f"{legible(run.policy)}: largest bubble {largest:,.0f} samples per {per}", fontsize=7)
 
     return draw
 
@@ -242,7 +257,7 @@ def _label_usage(run: Run, colour: str) -> Draw:
             variance.set_yscale("symlog", linthresh=limit)
         variance.set(xlabel="Round", ylabel="Variance", xlim=(0, max(last, 1)))
         variance.set_ylim(bottom=0)
-        figure.suptitle(f"{_plain(run.policy)}, seed {run.seed}", fontsize=7)
+        figure.suptitle(f"{legible(run.policy)}, seed {run.seed}", fontsize=7)
 
     return draw
 
@@ -270,15 +285,9 @@ def _mark_each(axis: Axis, count: int, names: Sequence[str] = ()) -> None:
     from matplotlib.ticker import MaxNLocator
 
     if count <= MOST_MARKS:
-        axis.set_ticks(range(count), [_plain(name) for name in names] if names else None)
+        axis.set_ticks(range(count), [legible(name) for name in names] if names else None)
     else:
         axis.set_major_locator(MaxNLocator(nbins=10, integer=True))
-
-
-def _plain(text: str) -> str:
-    """Text as Matplotlib should draw it: short, visible, no mathematics between dollar signs."""
-    short = text if len(text) <= 24 else text[:23] + "…"
-    return "".join(c if c.isprintable() else "�" for c in short).replace("$", r"\$").removeprefix("_")
 
 
 def _free_path(out: Path, name: str, ending: str, taken: Sequence[Path]) -> Path:

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
 from tramfl.config import ACCURACY, Budget
+from tramfl.notation import Reals
 
 NAMES = {"f1": "F1", "auroc": "AUROC", "mae": "MAE", "rmse": "RMSE", "r2": "R²"}
 """How people write the metrics that have a usual name; others keep the one they have in the scenario."""
@@ -56,6 +59,10 @@ class Measure:
     def best(self, values: Iterable[float]) -> float:
         """The best of some values; there is at least one."""
         return min(values) if self.lower else max(values)
+
+    def best_so_far(self, values: Reals) -> Reals:
+        """At every place of a list, the best value up to there."""
+        return np.minimum.accumulate(values) if self.lower else np.maximum.accumulate(values)
 
 
 @dataclass(frozen=True)

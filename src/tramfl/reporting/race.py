@@ -1,5 +1,7 @@
 """Methods of every kind side by side, as Markdown: time and traffic to targets, accuracy at equal time and traffic.
 
+An overview has the layouts side by side; the tables of the race have a scenario each.
+
 Equal time and equal traffic are what load-aware needed to its last target, or had spent at its end where it did not
 get there: how good was each other method after as many seconds, and after as many bits? A method that had used up its
 budget before, short of its last target, might have been better by then: its accuracy is marked as that of its end.
@@ -13,16 +15,69 @@ from statistics import fmean
 import numpy as np
 
 from tramfl.notation import Reals
+from tramfl.reporting.bars import bars_tables
 from tramfl.reporting.colours import in_order
+from tramfl.reporting.paper import LAYOUTS
+from tramfl.reporting.reproduction import NAMES
 from tramfl.reporting.runs import Run, by_scenario
 from tramfl.reporting.several import sent_bits
 from tramfl.reporting.summary import NOT_REACHED, OURS, seconds
+
+
+def race_report(runs: Sequence[Run]) -> str:
+    """Time and traffic of every method, layout by layout; times over load-aware's; and each scenario's race."""
+    return overview_tables(runs) + bars_tables(runs) + race_tables(runs)
 
 
 def race_tables(runs: Sequence[Run]) -> str:
     """One table per scenario that has a run of load-aware."""
     parts = [line for name, group in by_scenario(runs).items() for line in _table(name, group)]
     return "\n".join(parts) + "\n"
+
+
+def overview_tables(runs: Sequence[Run]) -> str:
+    """One table per data set and target: every method's seconds and Gbit to it, layout by layout."""
+    parts: list[str] = []
+    for dataset in sorted({run.settings.dataset for run in runs}, key=lambda name: name != "mnist"):
+        alike = [run for run in runs if run.settings.dataset == dataset and run.tested]
+        for target in sorted({target for run in alike for target in run.settings.budget.targets}):
+            parts += _overview(dataset, target, alike)
+    return "\n".join(parts) + "\n"
+
+
+def _overview(dataset: str, target: float, runs: Sequence[Run]) -> Iterator[str]:
+    layouts = [layout for layout in LAYOUTS if any(run.scenario == f"{dataset}-{layout}" for run in runs)]
+    if not layouts:
+        return
+    groups = {layout: [run for run in runs if run.scenario == f"{dataset}-{layout}"] for layout in layouts}
+    seeds = sorted({len({run.seed for run in group}) for group in groups.values()})
+    of_seeds = f"{' or '.join(map(str, seeds))} {'seed' if seeds == [1] else 'seeds'}"
+    best = {layout: _least(group, target) for layout, group in groups.items()}
+    yield f"\n### {dataset}, {100 * target:g} %: virtual seconds (Gbit), mean of {of_seeds}\n"
+    yield "| method | " + " | ".join(NAMES[layout] for layout in layouts) + " |"
+    yield "|---|" + "---|" * len(layouts)
+    for method in in_order(run.policy for run in runs):
+        cells = []
+        for layout, group in groups.items():
+            own = [run for run in group if run.policy == method]
+            text = _cell([_seconds(run, target) for run in own], seconds)
+            if own and _mean_of_all(own, target) == best[layout]:
+                text = f"**{text}**"
+            sent = [bits for run in own if (bits := _gigabits(run, target)) is not None]
+            cells.append(f"{text} ({fmean(sent):.3g})" if sent else text if own else "")
+        yield f"| {method} | " + " | ".join(cells) + " |"
+
+
+def _mean_of_all(runs: Sequence[Run], target: float) -> float | None:
+    """Mean seconds to a target; None where not every run got there."""
+    found = [at for run in runs if (at := _seconds(run, target)) is not None]
+    return fmean(found) if len(found) == len(runs) else None
+
+
+def _least(runs: Sequence[Run], target: float) -> float:
+    """The quickest method's mean seconds; -1 where none gets there with every seed."""
+    means = [_mean_of_all([run for run in runs if run.policy == name], target) for name in {r.policy for r in runs}]
+    return min((mean for mean in means if mean is not None), default=-1.0)
 
 
 def _table(name: str, runs: Sequence[Run]) -> Iterator[str]:

@@ -257,9 +257,10 @@ def _set_by_method(scenario: Scenario) -> Iterable[str]:
     if scenario.method is None:
         return ()
     try:
-        return method_named(scenario.method).settings
+        method = method_named(scenario.method)
     except BadInput:
         return ()
+    return {*method.settings, *(key for keys in method.by_dataset.values() for key in keys)}
 
 
 def _is_unfinished(run: Run) -> bool:

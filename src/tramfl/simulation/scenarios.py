@@ -113,6 +113,18 @@ def scenario_from(name_or_file: str, method: Method | None = None) -> Scenario:
     return found if method is None else with_method(found, method)
 
 
+def with_tests_every(scenario: Scenario, samples: int | None) -> Scenario:
+    """Where every node keeps a model: a test each time that a node has trained about so many samples more.
+
+    Testing ten models takes longer than many a round. A model that travels is tested as the scenario says.
+    """
+    exchange = scenario.exchange
+    if samples is None or exchange is None or not scenario.keeps_models:
+        return scenario
+    every = max(1, samples // (exchange.local_steps * scenario.training.batch_size))
+    return replace(scenario, evaluation=replace(scenario.evaluation, every=every))
+
+
 def charging_own_model(scenario: Scenario) -> Scenario:
     """A named scenario with a model of the user's own: the clock charges that model, not the paper's network."""
     return replace(scenario, cost=Cost())
