@@ -30,7 +30,8 @@ from msgspec import structs
 from tramfl.cli.options import changed
 from tramfl.config import Scenario, as_table, settings_from, with_value
 from tramfl.methods import method_named, method_names, with_method
-from tramfl.record import RunFolder
+from tramfl.reporting.runs import load_run
+from tramfl.reporting.several import judged_by_mean_model
 from tramfl.simulation.grid import finished, play_all, seeds_from
 from tramfl.simulation.play import Request
 from tramfl.simulation.scenarios import scenario_from, with_tests_every
@@ -93,19 +94,24 @@ class Outcome(NamedTuple):
 
 
 def outcome(requests: Sequence[Request]) -> Outcome:
-    """What came of one setting, played with every seed."""
+    """What came of one setting, played with every seed.
+
+    The mean of the nodes' models counts as well as the mean over them: the first of the two to reach the target.
+    """
     found, best = [], []
     for request in requests:
         assert request.out is not None
-        folder = RunFolder(request.out)
-        summary = folder.summary()
-        assert summary is not None
-        found.append(list(summary.seconds_to_target.values())[-1])
-        best.append(max((row.test_accuracy for row in folder.rows() if row.test_accuracy is not None), default=0.0))
-    reached = [seconds for seconds in found if seconds is not None]
-    if not reached:
+        runs = [load_run(request.out)]
+        runs += judged_by_mean_model(runs)
+        reached = [
+            seconds for run in runs if (seconds := list(run.summary.seconds_to_target.values())[-1]) is not None
+        ]
+        found.append(min(reached, default=None))
+        best.append(max(row.test_accuracy for run in runs for row in run.rows if row.test_accuracy is not None))
+    known = [seconds for seconds in found if seconds is not None]
+    if not known:
         return Outcome(len(found), math.inf, 1 - fmean(best))
-    return Outcome(len(found) - len(reached), fmean(reached))
+    return Outcome(len(found) - len(known), fmean(known))
 
 
 def lines(base: Scenario, methods: list[str], out: Path, chosen: argparse.Namespace) -> Iterator[str]:

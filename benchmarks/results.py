@@ -8,7 +8,8 @@
 Runs take hours of computing, and their folders are large. A kept run has what the tables are made of: its settings as
 config.toml has them, its summary, and of every test, and of the last round, one line
 
-    [round, node or nodes that trained, virtual seconds, bits sent, samples used, test accuracy, test loss]
+    [round, node or nodes that trained, virtual seconds, bits sent, samples used, test accuracy, test loss,
+     accuracy of the mean of the nodes' models]
 
 Seconds, bits and samples are of the run up to that round. The loss has four digits, or all where the targets are of
 it. The tables are those of `tramfl.reporting`, made from these files instead of from folders. PLACE is
@@ -33,6 +34,7 @@ from msgspec import UNSET, UnsetType, structs
 from tramfl.config import ACCURACY, LOSS
 from tramfl.notation import BadInput
 from tramfl.record import (
+    ModelScores,
     Row,
     RowDecision,
     RowLoads,
@@ -76,6 +78,8 @@ class Line(msgspec.Struct, frozen=True, array_like=True):
     samples: int
     accuracy: float | None
     loss: float | None
+    mean_model: float | None = None
+    """Where the nodes' models differ: the accuracy, or loss, of their mean. `accuracy` is then the nodes' mean."""
 
 
 # Keeping.
@@ -120,7 +124,9 @@ def kept(run: Run, config: dict[str, Any], name: str, tests: str | UnsetType = U
         if row.is_tested or row is run.rows[-1]:
             loss = row.test_loss if metric == LOSS or row.test_loss is None else float(f"{row.test_loss:.4g}")
             nodes = row.node if isinstance(row.trained, UnsetType) else tuple(t.node for t in row.trained)
-            parts.append(Line(row.round, nodes, row.total_seconds, bits, sum(row.used), row.test_accuracy, loss))
+            mean = None if row.models is UNSET or row.models.headline == "consensus" else row.models.consensus
+            used = sum(row.used)
+            parts.append(Line(row.round, nodes, row.total_seconds, bits, used, row.test_accuracy, loss, mean))
     return b"".join(msgspec.json.encode(part) + b"\n" for part in parts)
 
 
@@ -187,8 +193,17 @@ def _rows(head: Kept, lines: Sequence[Line]) -> Iterator[Row]:
             decision=RowDecision(head.summary.policy, "", 0.0, ()),
             test_accuracy=line.accuracy,
             test_loss=line.loss,
+            models=models_of(line, head.config),
             sent_bits=bits,
         )
+
+
+def models_of(line: Line, config: dict[str, Any]) -> ModelScores | UnsetType:
+    """What a line says of several models."""
+    if line.mean_model is None:
+        return UNSET
+    of_loss = config.get("budget", {}).get("metric") == LOSS
+    return ModelScores(headline="nodes", mean=line.loss if of_loss else line.accuracy, consensus=line.mean_model)
 
 
 def chosen_runs(runs: Iterable[Run], methods: str | None, seeds: str | None) -> list[Run]:

@@ -19,10 +19,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from msgspec import UNSET, structs
 
-from benchmarks.results import SUFFIX, Line, kept, read_parts
+from benchmarks.results import SUFFIX, Line, kept, models_of, read_parts
 from tramfl.cli.options import changed
 from tramfl.config import Budget, Scenario, as_table
 from tramfl.exchange.work import Work
@@ -88,7 +89,7 @@ def retimed(file: Path, method: str | None = None, sets: Sequence[str] = ()) -> 
             f"{file}: with these settings the nodes would train or average other models than in the run that was"
             " kept; play the run again."
         )
-    run = _tested(file, after, resolved, rows, lines)
+    run = _tested(file, after, resolved, rows, lines, head.config)
     tests = "/".join(file.parts[-3:])
     config = {**as_table(after), "resolved": head.config["resolved"]}
     return f"{after.name}/{after.method_name}-{after.seed}{SUFFIX}", kept(run, config, after.method_name, tests)
@@ -114,13 +115,22 @@ def _planned(
     return rows, recorder.asked
 
 
-def _tested(file: Path, scenario: Scenario, resolved: Resolved, rows: Sequence[Row], lines: Sequence[Line]) -> Run:
+def _tested(
+    file: Path,
+    scenario: Scenario,
+    resolved: Resolved,
+    rows: Sequence[Row],
+    lines: Sequence[Line],
+    config: dict[str, Any],
+) -> Run:
     """The run with the tests of the kept one, up to where its budget ends."""
     tests = {line.round: line for line in lines}
     tally, found = Tally.of(scenario.budget, len(rows[0].used)), list[Row]()
     for row in rows:
         test = tests.get(row.round)
-        found.append(structs.replace(row, test_accuracy=test and test.accuracy, test_loss=test and test.loss))
+        models = UNSET if test is None else models_of(test, config)
+        scored = structs.replace(row, test_accuracy=test and test.accuracy, test_loss=test and test.loss)
+        found.append(structs.replace(scored, models=models))
         tally = tally.after(found[-1])
         if tally.milestones.is_over(scenario.budget, tally.ledger):
             cost = scheduling_only(scenario).cost

@@ -86,7 +86,7 @@ def test_a_run_of_other_training_is_refused(tmp_path: Path) -> None:
         with pytest.raises(BadInput, match=f"`{key}` changes what is computed; play the run again"):
             retimed(file, sets=[setting])
     with pytest.raises(BadInput, match=r"`exchange\.topology` changes"):
-        retimed(file, "gossip-ring", ["exchange.local_steps=2", "exchange.rate=1"])
+        retimed(file, sets=["exchange.topology=ring"])
 
 
 def test_a_model_that_travels_is_refused_in_a_sentence(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tramfl.reporting.page import render
 from tramfl.reporting.run_plots import inside
 from tramfl.reporting.runs import Run, load_run
 from tramfl.reporting.series import node_usage
-from tramfl.reporting.several import sent_bits, shared_in_words
+from tramfl.reporting.several import judged_by_mean_model, sent_bits, shared_in_words
 
 
 def played(method: str, folder: Path) -> Run:
@@ -33,6 +33,27 @@ def visit_of(run: Run) -> int:
     """Samples that a node trains between two exchanges."""
     assert run.settings.exchange is not None
     return run.settings.exchange.local_steps * run.settings.training.batch_size
+
+
+def test_a_run_is_judged_by_the_mean_model_too_where_the_nodes_models_differ(tmp_path: Path) -> None:
+    run = played("gossip", tmp_path)
+    (other,) = judged_by_mean_model([run, played("fedavg", tmp_path), played("load-aware", tmp_path)])
+    assert other.policy == "gossip, mean model"
+    assert [row.test_accuracy for row in other.rows] == [0.8 for _ in run.rows]
+    assert other.summary.seconds_to_target == {"0.7": run.rows[0].total_seconds, "0.9": None}
+    alike = ModelScores(headline="nodes", mean=0.8, consensus=0.8)
+    rows = tuple(structs.replace(row, models=alike) for row in run.rows)
+    assert judged_by_mean_model([Run(run.folder, run.settings, run.resolved, rows, run.summary)]) == []
+
+
+@pytest.mark.parametrize(("metric", "target"), [("loss", 0.9), ("f1", 0.7)])
+def test_the_mean_model_is_judged_by_what_the_targets_are_of(metric: str, target: float, tmp_path: Path) -> None:
+    run = played("gossip", tmp_path)
+    budget = structs.replace(run.settings.budget, metric=metric, targets=(target,))
+    settings = structs.replace(run.settings, budget=budget)
+    (other,) = judged_by_mean_model([Run(run.folder, settings, run.resolved, run.rows, run.summary)])
+    assert {row.measured(metric) for row in other.rows} == {0.8}
+    assert list(other.summary.seconds_to_target.values()) == [run.rows[0].total_seconds]
 
 
 def test_the_page_says_which_models_were_tested_and_what_was_shared(tmp_path: Path) -> None:

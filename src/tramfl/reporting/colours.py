@@ -71,9 +71,12 @@ COMPUTE, TRANSFER, WAITING, LOST, OVERHEAD = "#33608C", "#7FA7C9", "#C9CED6", "#
 
 
 def in_order(policies: Iterable[str]) -> list[str]:
-    """The policies once each: the paper's method first, its baselines, then the others by name."""
+    """The policies once each: the paper's method first, its baselines, then the others by name.
+
+    Variants of a method, `load-aware, tuned`, come behind it.
+    """
     rank = {name: i for i, name in enumerate(KNOWN)}
-    return sorted(set(policies), key=lambda name: (rank.get(name, len(rank)), name))
+    return sorted(set(policies), key=lambda name: (rank.get(name.partition(", ")[0], len(rank)), name))
 
 
 def kind_of(names: Iterable[str]) -> str:
@@ -90,6 +93,9 @@ def looks(policies: Iterable[str]) -> dict[str, Look]:
     chosen = {name: built_in[name] for name in names if name in built_in}
     for name in names:
         if name in chosen:
+            continue
+        if base := built_in.get(name.partition(", ")[0]):
+            chosen[name] = Look(base.colour, *DOTTED, base.symbol)
             continue
         start = zlib.crc32(name.encode())
         turns = [REMAINING[(start + i) % len(REMAINING)] for i in range(len(REMAINING))]

@@ -1,6 +1,7 @@
 """Methods of every kind side by side, as Markdown: time and traffic to targets, accuracy at equal time and traffic.
 
-An overview has the layouts side by side; the tables of the race have a scenario each.
+An overview has the layouts side by side; the tables of the race have a scenario each. Where the nodes' models differ,
+a second row has the mean of them, which the run delivers.
 
 Equal time and equal traffic are what load-aware needed to its last target, or had spent at its end where it did not
 get there: how good was each other method after as many seconds, and after as many bits? A method that had used up its
@@ -20,7 +21,7 @@ from tramfl.reporting.colours import in_order
 from tramfl.reporting.paper import LAYOUTS
 from tramfl.reporting.reproduction import NAMES
 from tramfl.reporting.runs import Run, by_scenario
-from tramfl.reporting.several import sent_bits
+from tramfl.reporting.several import judged_by_mean_model, sent_bits
 from tramfl.reporting.summary import NOT_REACHED, OURS, seconds
 
 
@@ -31,12 +32,14 @@ def race_report(runs: Sequence[Run]) -> str:
 
 def race_tables(runs: Sequence[Run]) -> str:
     """One table per scenario that has a run of load-aware."""
+    runs = [*runs, *judged_by_mean_model(runs)]
     parts = [line for name, group in by_scenario(runs).items() for line in _table(name, group)]
     return "\n".join(parts) + "\n"
 
 
 def overview_tables(runs: Sequence[Run]) -> str:
     """One table per data set and target: every method's seconds and Gbit to it, layout by layout."""
+    runs = [*runs, *judged_by_mean_model(runs)]
     parts: list[str] = []
     for dataset in sorted({run.settings.dataset for run in runs}, key=lambda name: name != "mnist"):
         alike = [run for run in runs if run.settings.dataset == dataset and run.tested]

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
+from tramfl.config import ACCURACY, LOSS
 from tramfl.notation import Reals
-from tramfl.record import ModelScores, Row
+from tramfl.record import Milestones, ModelScores, Row
 from tramfl.reporting.colours import in_order
 from tramfl.reporting.runs import Run
 
 HELD_BACK = "held-back"
+MEAN_MODEL = ", mean model"
+"""What tables add to a method's name where the mean of the nodes' models is judged."""
+ALIKE = 0.01
+"""Scores that differ by less than this share are those of one model, but for rounding."""
 
 
 def keeps_models(run: Run) -> bool:
@@ -29,6 +34,50 @@ def scores_of(row: Row) -> ModelScores | None:
 def last_scores(run: Run) -> ModelScores | None:
     """The scores of several models as measured last."""
     return next((row.models for row in reversed(run.rows) if row.models is not UNSET), None)
+
+
+def judged_by_mean_model(runs: Iterable[Run]) -> list[Run]:
+    """Runs of the methods whose nodes' models differ, once more as their tests of the mean of all models have it.
+
+    Targets are of the mean over the nodes' models; what a run delivers is the mean model, which can be much better.
+    """
+    runs = list(runs)
+    methods = {run.policy for run in runs if any(_differs(row) for row in run.rows)}
+    return [_by_mean_model(run) for run in runs if run.policy in methods]
+
+
+def _by_mean_model(run: Run) -> Run:
+    budget, measure = run.settings.budget, run.measure
+    rows = tuple(_with_score(row, measure.metric) for row in run.rows)
+    milestones = Milestones.of(budget, rows)
+    names = [f"{target:g}" for target in budget.targets]
+    summary = structs.replace(
+        run.summary,
+        policy=f"{run.policy}{MEAN_MODEL}",
+        seconds_to_target=dict(zip(names, milestones.seconds, strict=True)),
+        seconds_held=UNSET if budget.held_for is None else dict(zip(names, milestones.held, strict=True)),
+    )
+    return Run(run.folder, run.settings, run.resolved, rows, summary)
+
+
+def _with_score(row: Row, metric: str) -> Row:
+    """The row with the mean model's score alone."""
+    scores = scores_of(row)
+    plain = structs.replace(row, test_accuracy=None, test_loss=None, metrics=UNSET, models=UNSET)
+    value = None if scores is None else scores.consensus
+    if value is None or metric == ACCURACY:
+        return structs.replace(plain, test_accuracy=value)
+    return (
+        structs.replace(plain, test_loss=value) if metric == LOSS else structs.replace(plain, metrics={metric: value})
+    )
+
+
+def _differs(row: Row) -> bool:
+    """Whether a test found the mean model to be better, or worse, than the nodes' models are in the mean."""
+    scores = scores_of(row)
+    if scores is None or scores.headline == "consensus" or scores.consensus is None or scores.mean is None:
+        return False
+    return abs(scores.consensus - scores.mean) > ALIKE * abs(scores.mean)
 
 
 def what_is_tested(run: Run) -> str:
